@@ -1,0 +1,16 @@
+//! Names that are part of the contract with users and with the cluster.
+
+/// The driver's name, where a site gives it no other.
+pub const DRIVER: &str = "gpu.aliquot.dev";
+
+/// The group and version of the configs in claims and classes.
+pub const CONFIG_API_VERSION: &str = "aliquot.dev/v1alpha1";
+
+/// The attribute that says which form of a GPU a device is.
+pub const TYPE: &str = "type";
+
+/// [`TYPE`] of a whole GPU.
+pub const TYPE_GPU: &str = "gpu";
+
+/// The domain of the attributes that Kubernetes defines for all drivers.
+pub const STANDARD_DOMAIN: &str = "resource.kubernetes.io";

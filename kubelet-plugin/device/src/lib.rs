@@ -1,0 +1,13 @@
+//! What a node's devices are and what an allocation needs, decided without IO: every decision is a value.
+//!
+//! ```text
+//! Observation ── Numbering ──> Inventory ──┬─> publish: slices to create, update, delete
+//!  (NVML, sysfs)                           └─> prepare: allocation + configs ──> Plan ──> cdi: the files' content
+//! ```
+
+pub mod cdi;
+pub mod inventory;
+pub mod numbering;
+pub mod observation;
+pub mod prepare;
+pub mod publish;

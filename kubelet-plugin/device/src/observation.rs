@@ -1,0 +1,58 @@
+//! What the hardware and its driver said, once, in Aliquot's words. Whatever a machine can't tell is absent, never zero.
+
+use aliquot_api::ids::{GpuUuid, PciAddress};
+
+/// A look at a node's GPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Observation {
+    /// The driver, where it answered.
+    pub driver: Option<Driver>,
+    /// The GPUs that answered, in PCI order.
+    pub gpus: Vec<Gpu>,
+    /// What didn't answer: each names its GPU.
+    pub problems: Vec<Problem>,
+}
+
+/// The versions of a GPU driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Driver {
+    /// The kernel driver's and its libraries' version, as they print it: `570.124.06`.
+    pub version: String,
+    /// The newest CUDA that it serves: major, minor.
+    pub cuda: Option<(u32, u32)>,
+}
+
+/// One GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// What it is known by for ever.
+    pub uuid: GpuUuid,
+    /// Where it is.
+    pub pci: PciAddress,
+    /// N of its `/dev/nvidiaN`.
+    pub minor: u32,
+    /// The model, as the driver prints it.
+    pub product_name: Option<String>,
+    /// The brand, as the driver's tools print it.
+    pub brand: Option<String>,
+    /// The generation, as the driver's tools print it.
+    pub architecture: Option<String>,
+    /// CUDA compute capability: major, minor.
+    pub compute_capability: Option<(u32, u32)>,
+    /// Memory in bytes. GPUs that share the machine's memory have none of their own.
+    pub memory: Option<u64>,
+    /// The NUMA node that it is close to.
+    pub numa_node: Option<u32>,
+    /// The PCIe root complex that it hangs off, as `pci0000:17`.
+    pub pcie_root: Option<String>,
+}
+
+/// A GPU that failed to answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("GPU {gpu}: {reason}")]
+pub struct Problem {
+    /// Its address, or its place in the driver's list where not even that is known.
+    pub gpu: String,
+    /// What went wrong.
+    pub reason: String,
+}

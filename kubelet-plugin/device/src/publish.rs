@@ -1,0 +1,277 @@
+//! Which ResourceSlices have to be created, updated or deleted, so that the API shows the node's devices.
+//!
+//! A pool is complete only when all its slices carry one generation. Its slices have fixed names, so a create that is tried again
+//! makes no second slice.
+
+use aliquot_api::ids::{DriverName, PoolName};
+use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+/// Devices in a slice, where none has a taint or draws on counters (`resource.k8s.io/v1`).
+const DEVICES_PER_SLICE: usize = 128;
+
+/// The longest name of an object.
+const NAME_MAX: usize = 253;
+
+/// The node that owns the slices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The Node's name.
+    pub node: String,
+    /// The Node's UID: another one makes the slices garbage.
+    pub uid: String,
+}
+
+/// What a node wants to show.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    /// Our driver.
+    pub driver: DriverName,
+    /// The pool's name.
+    pub name: PoolName,
+    /// The node.
+    pub owner: Owner,
+    /// The devices, in order.
+    pub devices: Vec<Device>,
+}
+
+/// A write, in the order in which it has to happen.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Action {
+    /// Delete the slice if it is still this one.
+    Delete {
+        /// Its name.
+        name: String,
+        /// Its UID.
+        uid: String,
+    },
+    /// Replace the slice, which carries the version that it replaces.
+    Update(Box<ResourceSlice>),
+    /// Create the slice.
+    Create(Box<ResourceSlice>),
+}
+
+/// What has to be done about the slices that exist.
+///
+/// `existing` are the driver's slices of this node, of whatever pool.
+pub fn plan(pool: &Pool, existing: &[ResourceSlice]) -> Vec<Action> {
+    let chunks: Vec<&[Device]> =
+        if pool.devices.is_empty() { vec![&[]] } else { pool.devices.chunks(DEVICES_PER_SLICE).collect() };
+    let newest = existing.iter().map(|slice| slice.spec.pool.generation).max();
+    let wanted = |generation: i64| -> Vec<ResourceSlice> {
+        chunks
+            .iter()
+            .enumerate()
+            .map(|(index, devices)| slice(pool, index, devices, chunks.len(), generation))
+            .collect()
+    };
+
+    let same_generation = wanted(newest.unwrap_or(1));
+    let find = |slice: &ResourceSlice| existing.iter().find(|old| old.metadata.name == slice.metadata.name);
+    let stale: Vec<&ResourceSlice> = existing
+        .iter()
+        .filter(|old| !same_generation.iter().any(|slice| slice.metadata.name == old.metadata.name))
+        .collect();
+    let changed = same_generation.iter().filter(|slice| find(slice).is_some_and(|old| !is_shown(slice, old))).count();
+    let missing = same_generation.iter().any(|slice| find(slice).is_none());
+
+    // One changed slice is a new state by itself. Two are seen one after the other, so they need a new generation.
+    let slices = match newest {
+        Some(newest) if missing || changed > 1 || !stale.is_empty() => wanted(newest + 1),
+        _ => same_generation,
+    };
+    let deletes = stale.into_iter().map(|old| Action::Delete {
+        name: old.metadata.name.clone().unwrap_or_default(),
+        uid: old.metadata.uid.clone().unwrap_or_default(),
+    });
+    let mut updates = Vec::new();
+    let mut creates = Vec::new();
+    for mut slice in slices {
+        match find(&slice) {
+            None => creates.push(Action::Create(Box::new(slice))),
+            Some(old) if is_shown(&slice, old) => {}
+            Some(old) => {
+                slice.metadata.resource_version.clone_from(&old.metadata.resource_version);
+                slice.metadata.uid.clone_from(&old.metadata.uid);
+                updates.push(Action::Update(Box::new(slice)));
+            }
+        }
+    }
+    deletes.chain(updates).chain(creates).collect()
+}
+
+fn is_shown(wanted: &ResourceSlice, old: &ResourceSlice) -> bool {
+    wanted.spec == old.spec && wanted.metadata.owner_references == old.metadata.owner_references
+}
+
+fn slice(pool: &Pool, index: usize, devices: &[Device], count: usize, generation: i64) -> ResourceSlice {
+    let owner = OwnerReference {
+        api_version: "v1".to_owned(),
+        kind: "Node".to_owned(),
+        name: pool.owner.node.clone(),
+        uid: pool.owner.uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    ResourceSlice {
+        metadata: ObjectMeta {
+            name: Some(slice_name(pool, index)),
+            owner_references: Some(vec![owner]),
+            ..ObjectMeta::default()
+        },
+        spec: ResourceSliceSpec {
+            driver: pool.driver.to_string(),
+            node_name: Some(pool.owner.node.clone()),
+            pool: ResourcePool {
+                name: pool.name.to_string(),
+                generation,
+                resource_slice_count: i64::try_from(count).unwrap_or(i64::MAX),
+            },
+            devices: (!devices.is_empty()).then(|| devices.to_vec()),
+            ..ResourceSliceSpec::default()
+        },
+    }
+}
+
+/// kube-scheduler takes slices in the order of their names: the index leads.
+fn slice_name(pool: &Pool, index: usize) -> String {
+    let mut name = format!("{index:05x}-{}-{}", pool.driver, pool.owner.node);
+    name.truncate(NAME_MAX);
+    name.truncate(name.trim_end_matches(['.', '-']).len());
+    name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::tests::{gpu, inventory};
+
+    fn pool(devices: usize) -> Pool {
+        let device = |n| Device { name: format!("gpu-{n}"), ..Device::default() };
+        Pool {
+            driver: "gpu.aliquot.dev".parse().unwrap(),
+            name: "node-0".parse().unwrap(),
+            owner: Owner { node: "node-0".to_owned(), uid: "uid-0".to_owned() },
+            devices: (0..devices).map(device).collect(),
+        }
+    }
+
+    /// Carries out a plan as the API server would, refusing what it would refuse.
+    fn apply(existing: &mut Vec<ResourceSlice>, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Delete { name, uid } => {
+                    let before = existing.len();
+                    existing.retain(|old| {
+                        old.metadata.name.as_deref() != Some(&name) || old.metadata.uid.as_deref() != Some(&uid)
+                    });
+                    assert_eq!(existing.len() + 1, before);
+                }
+                Action::Update(slice) => {
+                    let old = existing.iter_mut().find(|old| old.metadata.name == slice.metadata.name).unwrap();
+                    assert_eq!(old.metadata.resource_version, slice.metadata.resource_version);
+                    *old = *slice;
+                    old.metadata.resource_version = Some("2".to_owned());
+                }
+                Action::Create(mut slice) => {
+                    assert!(existing.iter().all(|old| old.metadata.name != slice.metadata.name));
+                    assert_eq!(slice.metadata.resource_version, None);
+                    slice.metadata.uid = Some(format!("uid-of-{}", slice.metadata.name.as_deref().unwrap()));
+                    slice.metadata.resource_version = Some("1".to_owned());
+                    existing.push(*slice);
+                }
+            }
+        }
+    }
+
+    fn reconcile(pool: &Pool, slices: &mut Vec<ResourceSlice>) {
+        let actions = plan(pool, slices);
+        apply(slices, actions);
+    }
+
+    fn published(pool: &Pool) -> Vec<ResourceSlice> {
+        let mut slices = Vec::new();
+        reconcile(pool, &mut slices);
+        slices
+    }
+
+    #[test]
+    fn what_is_shown_is_left_alone() {
+        for devices in [0, 1, 128, 129] {
+            let pool = pool(devices);
+            assert_eq!(plan(&pool, &published(&pool)), [], "{devices}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_gpus_shows_an_empty_pool() {
+        let slices = published(&pool(0));
+        assert_eq!(slices.len(), 1);
+        assert_eq!(slices[0].spec.devices, None);
+    }
+
+    #[test]
+    fn every_state_leads_to_a_complete_pool_of_one_generation() {
+        let mut slices = published(&pool(300));
+        let mut broken = slices.clone();
+        broken.remove(1);
+        broken[0].spec.devices = None;
+        let mut foreign = published(&Pool { name: "other".parse().unwrap(), ..pool(3) });
+        foreign[0].metadata.name = Some("by-hand".to_owned());
+        for (name, start) in [("none", vec![]), ("shown", slices.clone()), ("broken", broken), ("by hand", foreign)] {
+            for wanted in [0, 1, 128, 300, 301] {
+                slices.clone_from(&start);
+                reconcile(&pool(wanted), &mut slices);
+                let devices: usize = slices.iter().map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum();
+                assert_eq!(devices, wanted, "{name}");
+                for slice in &slices {
+                    assert_eq!(slice.spec.pool.generation, slices[0].spec.pool.generation, "{name} {wanted}");
+                    assert_eq!(usize::try_from(slice.spec.pool.resource_slice_count), Ok(slices.len()), "{name}");
+                    assert_eq!(slice.spec.pool.name, "node-0");
+                }
+                assert_eq!(plan(&pool(wanted), &slices), [], "{name} {wanted}");
+            }
+        }
+    }
+
+    #[test]
+    fn one_changed_slice_keeps_the_generation_and_more_raise_it() {
+        let mut slices = published(&pool(200));
+        let mut changed = pool(200);
+        changed.devices[0].allow_multiple_allocations = Some(true);
+        let actions = plan(&changed, &slices);
+        assert_eq!(actions.len(), 1);
+        apply(&mut slices, actions);
+        assert_eq!(slices[0].spec.pool.generation, 1);
+
+        changed.devices[1].allow_multiple_allocations = Some(true);
+        changed.devices[199].allow_multiple_allocations = Some(true);
+        reconcile(&changed, &mut slices);
+        assert!(slices.iter().all(|slice| slice.spec.pool.generation == 2));
+    }
+
+    #[test]
+    fn a_node_that_was_made_again_owns_its_slices() {
+        let mut pool = pool(1);
+        let mut slices = published(&pool);
+        pool.owner.uid = "uid-1".to_owned();
+        reconcile(&pool, &mut slices);
+        assert_eq!(slices[0].metadata.owner_references.as_ref().unwrap()[0].uid, "uid-1");
+    }
+
+    #[test]
+    fn a_long_name_stays_a_name() {
+        let node = format!("{}.{}", "n".repeat(236), "m".repeat(16));
+        let pool = Pool { owner: Owner { node, uid: String::new() }, ..pool(1) };
+        let name = slice_name(&pool, 0);
+        assert!(name.len() <= NAME_MAX && name.ends_with(|c: char| c.is_ascii_alphanumeric()), "{name}");
+    }
+
+    #[test]
+    fn devices_reach_the_slice_in_order() {
+        let (devices, _) = inventory(vec![gpu("43", "GPU-b"), gpu("1b", "GPU-a")]).devices();
+        let slices = published(&Pool { devices, ..pool(0) });
+        let names: Vec<&str> = slices[0].spec.devices.iter().flatten().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["gpu-0", "gpu-1"]);
+    }
+}

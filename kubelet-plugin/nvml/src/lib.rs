@@ -1,0 +1,145 @@
+//! What the GPU driver's management library (NVML) says, in Aliquot's words.
+//!
+//! The library is the driver's own, loaded by path from wherever the driver lives. Its calls may block for seconds: callers keep
+//! them on threads of their own. One GPU that fails to answer is a [`Problem`] and costs no other GPU.
+
+use std::path::{Path, PathBuf};
+
+use aliquot_api::ids::PciAddress;
+use aliquot_device::observation::{Driver, Gpu, Observation, Problem};
+use nvml_wrapper::enum_wrappers::device::Brand;
+use nvml_wrapper::enums::device::DeviceArchitecture;
+use nvml_wrapper::error::NvmlError as Cause;
+use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+
+/// The library couldn't be used at all.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {doing}: {cause}", .library.display())]
+pub struct NvmlError {
+    /// The library's path.
+    pub library: PathBuf,
+    /// What was tried.
+    pub doing: &'static str,
+    /// What it said.
+    #[source]
+    pub cause: Cause,
+}
+
+/// A loaded, initialized library. Dropping it lets the driver go.
+#[derive(Debug)]
+pub struct Library {
+    nvml: Nvml,
+    path: PathBuf,
+}
+
+impl Library {
+    /// Loads the library at `path` and connects to the driver.
+    pub fn load(path: &Path) -> Result<Self, NvmlError> {
+        let failed = |cause| NvmlError { library: path.to_owned(), doing: "load and initialize", cause };
+        let nvml = Nvml::builder().lib_path(path.as_os_str()).init().map_err(failed)?;
+        Ok(Self { nvml, path: path.to_owned() })
+    }
+
+    /// Asks for all GPUs.
+    pub fn observe(&self) -> Result<Observation, NvmlError> {
+        let failed = |doing| move |cause| NvmlError { library: self.path.clone(), doing, cause };
+        let version = self.nvml.sys_driver_version().map_err(failed("ask for the driver's version"))?;
+        let cuda = self.nvml.sys_cuda_driver_version().ok().and_then(cuda_version);
+        let count = self.nvml.device_count().map_err(failed("count the GPUs"))?;
+
+        let mut observation =
+            Observation { driver: Some(Driver { version, cuda }), gpus: Vec::new(), problems: Vec::new() };
+        for index in 0..count {
+            match self.gpu(index) {
+                Ok(gpu) => observation.gpus.push(gpu),
+                Err(problem) => observation.problems.push(problem),
+            }
+        }
+        observation.gpus.sort_by_key(|gpu| gpu.pci);
+        Ok(observation)
+    }
+
+    fn gpu(&self, index: u32) -> Result<Gpu, Problem> {
+        let by_index = |reason: String| Problem { gpu: format!("at index {index}"), reason };
+        let device = self.nvml.device_by_index(index).map_err(|cause| by_index(cause.to_string()))?;
+        let bus_id = device.pci_info().map_err(|cause| by_index(cause.to_string()))?.bus_id;
+        let pci: PciAddress = bus_id.parse().map_err(|error: aliquot_api::ids::IdError| by_index(error.to_string()))?;
+        describe(&device, pci).map_err(|reason| Problem { gpu: pci.to_string(), reason })
+    }
+}
+
+/// What must be known of a GPU, and what may be.
+fn describe(device: &Device<'_>, pci: PciAddress) -> Result<Gpu, String> {
+    let said = |what: &'static str| move |cause: Cause| format!("{what}: {cause}");
+    let uuid = device.uuid().map_err(said("UUID"))?;
+    let memory = absent_if_unsupported(device.memory_info()).map_err(said("memory"))?;
+    Ok(Gpu {
+        uuid: uuid.parse().map_err(|error: aliquot_api::ids::IdError| error.to_string())?,
+        pci,
+        minor: device.minor_number().map_err(said("minor number"))?,
+        product_name: Some(device.name().map_err(said("name"))?),
+        brand: device.brand().ok().and_then(brand).map(str::to_owned),
+        architecture: device.architecture().ok().and_then(architecture).map(str::to_owned),
+        compute_capability: device
+            .cuda_compute_capability()
+            .ok()
+            .and_then(|version| Some((u32::try_from(version.major).ok()?, u32::try_from(version.minor).ok()?))),
+        memory: memory.map(|memory| memory.total),
+        numa_node: None,
+        pcie_root: None,
+    })
+}
+
+/// A GPU without something says so. Any other error is an error: a memory figure that is lost for a moment must not be published
+/// as none.
+fn absent_if_unsupported<T>(answer: Result<T, Cause>) -> Result<Option<T>, Cause> {
+    match answer {
+        Ok(value) => Ok(Some(value)),
+        Err(Cause::NotSupported) => Ok(None),
+        Err(cause) => Err(cause),
+    }
+}
+
+fn cuda_version(version: i32) -> Option<(u32, u32)> {
+    let major = u32::try_from(cuda_driver_version_major(version)).ok()?;
+    Some((major, u32::try_from(cuda_driver_version_minor(version)).ok()?))
+}
+
+/// As the driver's tools print it.
+fn brand(brand: Brand) -> Option<&'static str> {
+    Some(match brand {
+        Brand::Unknown => return None,
+        Brand::Quadro => "Quadro",
+        Brand::Tesla => "Tesla",
+        Brand::NVS => "NVS",
+        Brand::GRID => "GRID",
+        Brand::GeForce => "GeForce",
+        Brand::Titan => "Titan",
+        Brand::VApps => "NvidiaVApps",
+        Brand::VPC => "NvidiaVPC",
+        Brand::VCS => "NvidiaVCS",
+        Brand::VWS => "NvidiaVWS",
+        Brand::VGaming | Brand::CloudGaming => "NvidiaCloudGaming",
+        Brand::QuadroRTX => "QuadroRTX",
+        Brand::NvidiaRTX => "NvidiaRTX",
+        Brand::Nvidia => "Nvidia",
+        Brand::GeForceRTX => "GeForceRTX",
+        Brand::TitanRTX => "TitanRTX",
+    })
+}
+
+/// As the driver's tools print it.
+fn architecture(architecture: DeviceArchitecture) -> Option<&'static str> {
+    Some(match architecture {
+        DeviceArchitecture::Kepler => "Kepler",
+        DeviceArchitecture::Maxwell => "Maxwell",
+        DeviceArchitecture::Pascal => "Pascal",
+        DeviceArchitecture::Volta => "Volta",
+        DeviceArchitecture::Turing => "Turing",
+        DeviceArchitecture::Ampere => "Ampere",
+        DeviceArchitecture::Ada => "Ada Lovelace",
+        DeviceArchitecture::Hopper => "Hopper",
+        DeviceArchitecture::Blackwell => "Blackwell",
+        DeviceArchitecture::Unknown => return None,
+    })
+}

@@ -1,0 +1,14 @@
+//! SHA-256 as text.
+
+use std::fmt::Write;
+
+use sha2::{Digest, Sha256};
+
+/// The hash in 64 hexadecimal digits.
+pub(crate) fn sha256(content: &[u8]) -> String {
+    Sha256::digest(content).iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
