@@ -242,6 +242,7 @@ impl Claims {
             name: claim.name.clone(),
             devices,
         };
+        let is_new = before.is_none();
         match before {
             Some(before) if before.devices != prepared.devices => {
                 let devices: Vec<&str> = before.devices.iter().map(|device| device.device.as_str()).collect();
@@ -252,7 +253,7 @@ impl Claims {
         }
 
         let this = Arc::clone(&self);
-        let written = tokio::task::spawn_blocking(move || this.carry_out(&prepared, snapshot.as_deref())).await;
+        let written = tokio::task::spawn_blocking(move || this.carry_out(&prepared, is_new, snapshot.as_deref())).await;
         let result = written.unwrap_or_else(|error| {
             let path = self.setting.cdi_root.clone();
             Err(FileError { path, doing: "write files in", cause: std::io::Error::other(error) }.into())
@@ -286,10 +287,11 @@ impl Claims {
         }
     }
 
-    /// Writes the files of a claim whose devices are reserved. What fails is undone.
+    /// Writes the files of a claim whose devices are reserved. What fails is undone, but for a claim that containers use already.
     fn carry_out(
         &self,
         prepared: &PreparedClaim,
+        is_new: bool,
         snapshot: Option<&Snapshot>,
     ) -> Result<Vec<PreparedDevice>, ClaimError> {
         let written = (|| {
@@ -299,10 +301,13 @@ impl Claims {
                 self.write_spec(&cdi::driver_file(&self.setting.driver), &spec)?;
             }
             self.write_claim_spec(prepared)?;
-            Ok(self.store.save(prepared)?)
+            if is_new {
+                self.store.save(prepared)?;
+            }
+            Ok(())
         })();
         if let Err(error) = written {
-            if let Err(error) = self.forget(&prepared.uid) {
+            if is_new && let Err(error) = self.forget(&prepared.uid) {
                 tracing::error!(claim.uid = %prepared.uid, %error, "can't undo a prepare that failed");
             }
             return Err(error);
@@ -390,3 +395,6 @@ fn find_holder(held: &BTreeMap<ClaimUid, PreparedClaim>, wanted: &PreparedClaim)
         Some((device.device.clone(), format!("{}/{}", holder.namespace, holder.name)))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,6 +91,8 @@ pub struct Hook {
     pub args: Vec<String>,
     /// Its environment. Never empty: a runtime would pass on the image's, `LD_PRELOAD` included.
     pub env: Vec<String>,
+    /// Seconds, after which the runtime ends it: an image may hold what takes for ever to read.
+    pub timeout: u32,
 }
 
 /// A bind mount.
@@ -176,6 +178,7 @@ pub fn driver_spec(driver: &DriverName, files: &DriverFiles, hook: &str) -> Spec
         path: hook.to_owned(),
         args: ["aliquot-cdi-hook", command].map(str::to_owned).into_iter().chain(options).collect(),
         env: vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+        timeout: 30,
     };
     let mut hooks = Vec::new();
     if !files.links.is_empty() {
@@ -247,10 +250,10 @@ mod tests {
             "hooks": [
                 {"hookName": "createContainer", "path": "/var/lib/kubelet/plugins/gpu.aliquot.dev/aliquot-cdi-hook",
                  "args": ["aliquot-cdi-hook", "create-symlinks", "--link", "libcuda.so.570.1::/usr/lib64/libcuda.so.1"],
-                 "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+                 "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "timeout": 30},
                 {"hookName": "createContainer", "path": "/var/lib/kubelet/plugins/gpu.aliquot.dev/aliquot-cdi-hook",
                  "args": ["aliquot-cdi-hook", "update-ldcache", "--ldconfig", "/sbin/ldconfig", "--folder", "/usr/lib64"],
-                 "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+                 "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"], "timeout": 30},
             ],
             "mounts": [
                 {"hostPath": "/run/nvidia/driver/usr/lib64/libcuda.so.570.1", "containerPath": "/usr/lib64/libcuda.so.570.1",

@@ -1,0 +1,348 @@
+use std::convert::Infallible;
+use std::fs;
+use std::path::Path;
+
+use aliquot_device::inventory::Inventory;
+use aliquot_device::numbering::Numbering;
+use aliquot_device::observation::{Gpu, Observation};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use kube::client::Body;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use serde_json::{Value, json};
+
+use super::*;
+
+const BOOT: &str = "boot-1";
+
+/// A node with two GPUs, and an API server with claims that are allocated as a test says.
+struct Node {
+    folder: tempfile::TempDir,
+    claims: Arc<Mutex<BTreeMap<String, ResourceClaim>>>,
+    api_is_away: Arc<Mutex<bool>>,
+}
+
+fn claim_ref(name: &str) -> ClaimRef {
+    ClaimRef::parse(&format!("uid-of-{name}"), "default".to_owned(), name.to_owned()).unwrap()
+}
+
+impl Node {
+    fn new() -> Self {
+        let node = Self { folder: tempfile::tempdir().unwrap(), claims: Arc::default(), api_is_away: Arc::default() };
+        for folder in ["dev", "cdi", "claims"] {
+            fs::create_dir(node.path(folder)).unwrap();
+        }
+        for minor in 0..2 {
+            let path = node.path("dev").join(format!("nvidia{minor}"));
+            mknodat(CWD, &path, FileType::CharacterDevice, Mode::from(0o666), makedev(195, minor)).unwrap();
+        }
+        node
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn allocate(&self, claim: &str, devices: &[&str]) {
+        let result =
+            |device: &&str| json!({"request": "gpu", "driver": "gpu.aliquot.dev", "pool": "node-0", "device": device});
+        self.allocate_as(claim, devices.iter().map(result).collect());
+    }
+
+    fn allocate_as(&self, claim: &str, results: Vec<Value>) {
+        let object = json!({
+            "metadata": {"name": claim, "namespace": "default", "uid": format!("uid-of-{claim}")},
+            "spec": {},
+            "status": {"allocation": {"devices": {"results": results}}},
+        });
+        lock(&self.claims).insert(claim.to_owned(), serde_json::from_value(object).unwrap());
+    }
+
+    fn cluster(&self) -> Cluster {
+        let (claims, away) = (Arc::clone(&self.claims), Arc::clone(&self.api_is_away));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let name = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let found = lock(&claims).get(&name).cloned();
+            let (status, body) = match found {
+                _ if *lock(&away) => (503, json!({"kind": "Status", "code": 503, "reason": "ServiceUnavailable"})),
+                Some(claim) => (200, serde_json::to_value(claim).unwrap()),
+                None => (404, json!({"kind": "Status", "code": 404, "reason": "NotFound"})),
+            };
+            let response =
+                http::Response::builder().status(status).body(Body::from(serde_json::to_vec(&body).unwrap())).unwrap();
+            async move { Ok::<_, Infallible>(response) }
+        });
+        Cluster::new(kube::Client::new(service, "default"))
+    }
+
+    /// A plugin process on this node.
+    fn start(&self) -> Arc<Claims> {
+        self.start_in_boot(BOOT)
+    }
+
+    fn start_in_boot(&self, boot_id: &str) -> Arc<Claims> {
+        let gpu = |minor: u32| Gpu {
+            uuid: format!("GPU-{minor}").parse().unwrap(),
+            pci: format!("0000:{minor:02x}:00.0").parse().unwrap(),
+            minor,
+            product_name: None,
+            brand: None,
+            architecture: None,
+            compute_capability: None,
+            memory: None,
+            numa_node: None,
+            pcie_root: None,
+        };
+        // One GPU more than there are device nodes.
+        let observation = Observation { gpus: (0..3).map(gpu).collect(), ..Observation::default() };
+        let mut numbering = Numbering::default();
+        numbering.add(observation.gpus.iter().map(|gpu| gpu.pci));
+        let snapshot = Snapshot {
+            inventory: Inventory::new(observation, &numbering),
+            files: cdi::DriverFiles::default(),
+            problems: Vec::new(),
+        };
+        let setting = Setting {
+            driver: "gpu.aliquot.dev".parse().unwrap(),
+            pool: "node-0".parse().unwrap(),
+            boot_id: boot_id.to_owned(),
+            cdi_root: self.path("cdi"),
+            dev_root: self.path("dev"),
+            hook: "/hook".into(),
+        };
+        let (_, snapshot) = watch::channel(Some(Arc::new(snapshot)));
+        let store = ClaimStore::open(self.path("claims")).unwrap();
+        Arc::new(Claims::recover(setting, self.cluster(), store, snapshot, Arc::new(Metrics::new())).unwrap())
+    }
+
+    fn files(&self) -> Vec<String> {
+        [files::list(&self.path("cdi")).unwrap(), files::list(&self.path("claims")).unwrap()].concat()
+    }
+}
+
+async fn prepare(claims: &Arc<Claims>, name: &str) -> Result<Vec<String>, String> {
+    let prepared = Arc::clone(claims).prepare(claim_ref(name)).await;
+    prepared
+        .map(|devices| devices.into_iter().map(|device| device.device.to_string()).collect())
+        .map_err(|error| error.to_string())
+}
+
+async fn unprepare(claims: &Arc<Claims>, name: &str) {
+    Arc::clone(claims).unprepare(claim_ref(name)).await.unwrap();
+}
+
+fn of(name: &str) -> [String; 2] {
+    [format!("gpu.aliquot.dev-claim_uid-of-{name}.json"), format!("uid-of-{name}.json")]
+}
+
+const DRIVER_FILE: &str = "gpu.aliquot.dev-driver.json";
+
+#[tokio::test]
+async fn a_claim_is_prepared_as_often_as_kubelet_asks_and_leaves_nothing() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("one", &["gpu-0", "gpu-1"]);
+    for _ in 0..2 {
+        assert_eq!(prepare(&claims, "one").await, Ok(vec!["gpu-0".to_owned(), "gpu-1".to_owned()]));
+        let [cdi, claim] = of("one");
+        assert_eq!(node.files(), [cdi, DRIVER_FILE.to_owned(), claim]);
+    }
+    for _ in 0..2 {
+        unprepare(&claims, "one").await;
+        assert_eq!(node.files(), [DRIVER_FILE]);
+    }
+}
+
+#[tokio::test]
+async fn kubelet_is_told_what_it_needs() {
+    let node = Node::new();
+    let claims = node.start();
+    let result = json!({"request": "gpu/first", "driver": "gpu.aliquot.dev", "pool": "node-0", "device": "gpu-0", "shareID": "s"});
+    node.allocate_as("one", vec![result]);
+    let expected = PreparedDevice {
+        request: "gpu".to_owned(),
+        pool: "node-0".parse().unwrap(),
+        device: "gpu-0".parse().unwrap(),
+        cdi_ids: vec!["gpu.aliquot.dev/driver=nvidia".to_owned(), "gpu.aliquot.dev/claim=uid-of-one-gpu-0".to_owned()],
+        share_id: Some("s".to_owned()),
+    };
+    assert_eq!(claims.prepare(claim_ref("one")).await.unwrap(), [expected]);
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_its_device_until_the_holder_lets_go() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("old", &["gpu-0"]);
+    node.allocate("new", &["gpu-1", "gpu-0"]);
+    prepare(&claims, "old").await.unwrap();
+    let waiting = tokio::spawn({
+        let claims = Arc::clone(&claims);
+        async move { prepare(&claims, "new").await }
+    });
+    // It gets as far as it can.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!waiting.is_finished());
+    unprepare(&claims, "old").await;
+    assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-1".to_owned(), "gpu-0".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_device_that_stays_held_is_named_with_its_holder() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("old", &["gpu-0"]);
+    node.allocate("new", &["gpu-0"]);
+    prepare(&claims, "old").await.unwrap();
+    let error = prepare(&claims, "new").await.unwrap_err();
+    let expected = "claim default/new: device gpu-0 is still held by claim default/old, whose pod hasn't ended yet";
+    assert_eq!(error, expected);
+    assert_eq!(prepare(&claims, "old").await, Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn who_only_watches_excludes_nobody() {
+    let node = Node::new();
+    let claims = node.start();
+    let watching = json!({"request": "all", "driver": "gpu.aliquot.dev", "pool": "node-0", "device": "gpu-0", "adminAccess": true});
+    node.allocate_as("monitor", vec![watching]);
+    node.allocate("one", &["gpu-0"]);
+    for name in ["monitor", "one", "monitor"] {
+        assert_eq!(prepare(&claims, name).await, Ok(vec!["gpu-0".to_owned()]), "{name}");
+    }
+    unprepare(&claims, "monitor").await;
+    assert_eq!(prepare(&claims, "one").await, Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_prepare_that_fails_is_undone_and_holds_nothing() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("bad", &["gpu-0", "gpu-2"]);
+    let error = prepare(&claims, "bad").await.unwrap_err();
+    assert!(error.starts_with("claim default/bad: device gpu-2 has no device node"), "{error}");
+    assert_eq!(node.files(), [DRIVER_FILE]);
+    node.allocate("good", &["gpu-0"]);
+    assert_eq!(prepare(&claims, "good").await, Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_claim_in_use_stays_prepared_though_its_gpu_went() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("used", &["gpu-0"]);
+    prepare(&claims, "used").await.unwrap();
+    fs::remove_file(node.path("dev/nvidia0")).unwrap();
+    assert!(prepare(&claims, "used").await.unwrap_err().contains("has no device node"));
+    assert!(of("used").iter().all(|file| node.files().contains(file)), "{:?}", node.files());
+    let next = claims_entry(&claims, "used", "next");
+    let held = find_holder(&lock(&claims.held), &next);
+    assert_eq!(held.map(|(_, holder)| holder).as_deref(), Some("default/used"));
+}
+
+/// `name` as if it had what `of` has.
+fn claims_entry(claims: &Claims, of: &str, name: &str) -> PreparedClaim {
+    let held = lock(&claims.held);
+    PreparedClaim { uid: claim_ref(name).uid, name: name.to_owned(), ..held[&claim_ref(of).uid].clone() }
+}
+
+#[tokio::test]
+async fn a_claim_that_is_not_the_one_meant_is_not_prepared() {
+    let node = Node::new();
+    let claims = node.start();
+    let error = prepare(&claims, "none").await.unwrap_err();
+    assert!(error.starts_with("get claim default/none:"), "{error}");
+    node.allocate("one", &["gpu-0"]);
+    let other = ClaimRef::parse("uid-of-an-earlier-one", "default".to_owned(), "one".to_owned()).unwrap();
+    let error = Arc::clone(&claims).prepare(other).await.unwrap_err().to_string();
+    assert_eq!(error, "claim default/one now has UID uid-of-one: it was deleted and made again");
+    assert_eq!(node.files(), Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_new_process_takes_up_what_the_old_one_prepared() {
+    let node = Node::new();
+    node.allocate("kept", &["gpu-0"]);
+    node.allocate("new", &["gpu-0"]);
+    prepare(&node.start(), "kept").await.unwrap();
+    // Whatever happened to these files, they are what the claim file says.
+    let [cdi, _] = of("kept");
+    let whole = fs::read(node.path("cdi").join(&cdi)).unwrap();
+    for damage in [&b""[..], b"{\"cdiVersion\":"] {
+        fs::write(node.path("cdi").join(&cdi), damage).unwrap();
+        fs::write(node.path("cdi").join(&of("leaked")[0]), "{}").unwrap();
+        fs::write(node.path("cdi").join("other-claim_x.json"), "{}").unwrap();
+        let claims = node.start();
+        assert_eq!(fs::read(node.path("cdi").join(&cdi)).unwrap(), whole);
+        assert!(!node.files().contains(&of("leaked")[0]));
+        assert!(node.files().contains(&"other-claim_x.json".to_owned()));
+
+        *lock(&node.api_is_away) = true;
+        assert_eq!(prepare(&claims, "kept").await, Ok(vec!["gpu-0".to_owned()]));
+        assert!(prepare(&claims, "new").await.unwrap_err().starts_with("get claim default/new:"));
+        *lock(&node.api_is_away) = false;
+    }
+    unprepare(&node.start(), "kept").await;
+    assert_eq!(prepare(&node.start(), "new").await, Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn after_a_reboot_nothing_is_prepared() {
+    let node = Node::new();
+    node.allocate("old", &["gpu-0"]);
+    node.allocate("new", &["gpu-0"]);
+    prepare(&node.start(), "old").await.unwrap();
+    let claims = node.start_in_boot("boot-2");
+    assert!(!node.files().iter().any(|file| of("old").contains(file)), "{:?}", node.files());
+    assert_eq!(prepare(&claims, "new").await, Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_damaged_file_harms_only_its_own_claim() {
+    let node = Node::new();
+    node.allocate("good", &["gpu-0"]);
+    node.allocate("bad", &["gpu-1"]);
+    let claims = node.start();
+    prepare(&claims, "good").await.unwrap();
+    prepare(&claims, "bad").await.unwrap();
+    fs::write(node.path("claims").join(&of("bad")[1]), "{}").unwrap();
+    let claims = node.start();
+    for (name, device) in [("good", "gpu-0"), ("bad", "gpu-1")] {
+        assert_eq!(prepare(&claims, name).await, Ok(vec![device.to_owned()]), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_claim_that_was_allocated_anew_waits_for_its_pods_to_end() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("one", &["gpu-0"]);
+    prepare(&claims, "one").await.unwrap();
+    node.allocate("one", &["gpu-1"]);
+    let error = prepare(&claims, "one").await.unwrap_err();
+    assert!(error.contains("allocated anew while it is prepared with gpu-0"), "{error}");
+    unprepare(&claims, "one").await;
+    assert_eq!(prepare(&claims, "one").await, Ok(vec!["gpu-1".to_owned()]));
+}
+
+#[tokio::test]
+async fn many_claims_at_once_share_two_gpus_one_after_the_other() {
+    let node = Node::new();
+    let claims = node.start();
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..64 {
+        let (name, device) = (format!("claim-{n}"), format!("gpu-{}", n % 2));
+        node.allocate(&name, &[&device]);
+        let claims = Arc::clone(&claims);
+        tasks.spawn(async move {
+            assert_eq!(prepare(&claims, &name).await, Ok(vec![device]));
+            unprepare(&claims, &name).await;
+        });
+    }
+    while let Some(result) = tasks.join_next().await {
+        result.unwrap();
+    }
+    assert_eq!(node.files(), [DRIVER_FILE]);
+    assert!(Path::new(&node.path("cdi")).join(DRIVER_FILE).is_file());
+}

@@ -1,0 +1,10 @@
+//! What people see of Aliquot on a real Kubernetes. `cargo xtask test e2e [NAME]` starts the cluster that this needs: node-0 is a
+//! DGX H100, node-1 has two L4, node-2 one GPU without a memory figure.
+
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
+
+mod claims;
+mod harness;
+mod mistakes;
+mod restarts;
+mod selectors;

@@ -1,0 +1,84 @@
+//! Programs end and come back while pods run.
+
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::harness::{Namespace, eventually, on_node, pod, restart, seen, template, test};
+
+fn restarts(pod: &Pod) -> i32 {
+    let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
+    statuses.into_iter().flatten().map(|status| status.restart_count).sum()
+}
+
+/// A pod that runs already has what it had, undisturbed, and a new one gets a GPU.
+async fn still_works(ns: &Namespace, uuids: &[String], next: &str) {
+    let before = ns.running("before").await;
+    assert_eq!(restarts(&before), 0);
+    assert_eq!(seen(ns, "before", "main"), uuids);
+    ns.apply(&pod(next, Some("node-0"), &["main"], &["gpu=one"]));
+    ns.running(next).await;
+    let new = seen(ns, next, "main");
+    assert_eq!(new.len(), 1);
+    assert_ne!(new, uuids);
+    assert_eq!(ns.warnings(next).await, Vec::<String>::new());
+    ns.delete_pod(next).await;
+}
+
+#[test]
+fn the_plugins_pod_is_replaced() {
+    test(async |ns| {
+        ns.apply(&(template("one", "") + &pod("before", Some("node-0"), &["main"], &["gpu=one"])));
+        ns.running("before").await;
+        let uuids = seen(ns, "before", "main");
+
+        let old = ns.plugin_on("node-0").await;
+        let (name, namespace) = (old.metadata.name.unwrap(), old.metadata.namespace.unwrap());
+        ns.kubectl(&["delete", "pod", &name, "--namespace", &namespace]);
+        let new = ns.plugin_on("node-0").await;
+        assert_ne!(new.metadata.name.unwrap(), name);
+        still_works(ns, &uuids, "after").await;
+
+        // A claim that the old one prepared is unprepared by the new one.
+        ns.delete_pod("before").await;
+    });
+}
+
+#[test]
+fn the_plugin_is_killed() {
+    test(async |ns| {
+        ns.apply(&(template("one", "") + &pod("before", Some("node-0"), &["main"], &["gpu=one"])));
+        ns.running("before").await;
+        let uuids = seen(ns, "before", "main");
+
+        let old = ns.plugin_on("node-0").await;
+        on_node("node-0", "kill -9 $(pidof aliquot-kubelet-plugin)");
+        eventually("the plugin's container is started again", async || {
+            let now = ns.plugin_on("node-0").await;
+            (restarts(&now) > restarts(&old)).then_some(())
+        })
+        .await;
+        still_works(ns, &uuids, "after").await;
+        ns.delete_pod("before").await;
+
+        // Nothing is left of the claims that are gone.
+        let left = on_node(
+            "node-0",
+            "ls /var/lib/kubelet/plugins/gpu.aliquot.dev/claims /var/run/cdi | grep -v driver || true",
+        );
+        let left: Vec<&str> = left.lines().filter(|line| line.contains("json")).collect();
+        assert_eq!(left, Vec::<&str>::new());
+    });
+}
+
+#[test]
+fn kubelet_is_restarted() {
+    test(async |ns| {
+        ns.apply(&(template("one", "") + &pod("before", Some("node-0"), &["main"], &["gpu=one"])));
+        ns.running("before").await;
+        let uuids = seen(ns, "before", "main");
+        restart("node-0", "kubelet");
+        ns.node_ready("node-0").await;
+        // kubelet removes all slices of its node when it starts: the plugin brings them back.
+        ns.device("node-0", "gpu-7").await;
+        still_works(ns, &uuids, "after").await;
+    });
+}

@@ -1,0 +1,185 @@
+//! NVML's C types, and how values get out of a function.
+
+use std::ffi::{CStr, c_char, c_uint};
+
+use crate::handle::Handle;
+
+/// Defines NVML's results with the texts that `nvmlErrorString` has for them.
+macro_rules! results {
+    ($($name:ident = $code:literal $text:literal,)*) => {
+        /// Why a call failed.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Failure { $($name = $code,)* }
+
+        /// The text for a result.
+        pub(crate) fn text_of(result: c_uint) -> &'static CStr {
+            match result {
+                0 => c"Success",
+                $($code => $text,)*
+                _ => c"Unknown Error",
+            }
+        }
+    };
+}
+
+results! {
+    Uninitialized = 1 c"Uninitialized",
+    InvalidArgument = 2 c"Invalid Argument",
+    NotSupported = 3 c"Not Supported",
+    NoPermission = 4 c"Insufficient Permissions",
+    NotFound = 6 c"Not Found",
+    InsufficientSize = 7 c"Insufficient Size",
+    DriverNotLoaded = 9 c"Driver Not Loaded",
+    Timeout = 10 c"Timeout",
+    GpuIsLost = 15 c"GPU is lost",
+    VersionMismatch = 18 c"Driver/library version mismatch",
+    ArgumentVersionMismatch = 25 c"Argument version mismatch",
+    Unknown = 999 c"Unknown Error",
+}
+
+/// The result of a call.
+pub(crate) type Answer = Result<(), Failure>;
+
+pub(crate) fn code(answer: Answer) -> c_uint {
+    match answer {
+        Ok(()) => 0,
+        Err(failure) => failure as c_uint,
+    }
+}
+
+/// Where a C program wants a value to be put.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Out<T> {
+    pub(crate) fn put(&self, value: T) -> Answer {
+        self.check()?;
+        // SAFETY: the C program vouches that a pointer that isn't null is one to a `T` that may be written.
+        unsafe { self.0.write_unaligned(value) };
+        Ok(())
+    }
+
+    /// Fails if there is no place for a value.
+    pub(crate) fn check(&self) -> Answer {
+        if self.0.is_null() { Err(Failure::InvalidArgument) } else { Ok(()) }
+    }
+
+    /// The first word of a struct, in which the program says which version of the struct it means.
+    pub(crate) fn version(&self) -> Result<c_uint, Failure> {
+        self.check()?;
+        // SAFETY: as above, and the version is set before the call.
+        Ok(unsafe { self.0.cast::<c_uint>().read_unaligned() })
+    }
+}
+
+/// The number by which a program says that it means version `version` of the struct `T`.
+pub(crate) fn struct_version<T>(version: c_uint) -> c_uint {
+    u32::try_from(size_of::<T>()).unwrap_or_default() | version << 24
+}
+
+/// A text that a C program gave.
+#[repr(transparent)]
+pub(crate) struct TextIn(*const c_char);
+
+impl TextIn {
+    pub(crate) fn get(&self) -> Result<&str, Failure> {
+        if self.0.is_null() {
+            return Err(Failure::InvalidArgument);
+        }
+        // SAFETY: the C program vouches that a pointer that isn't null is one to a text that ends with a zero byte.
+        unsafe { CStr::from_ptr(self.0) }.to_str().map_err(|_| Failure::InvalidArgument)
+    }
+}
+
+/// Where a C program wants a text to be put.
+#[repr(transparent)]
+pub(crate) struct TextOut(*mut c_char);
+
+impl TextOut {
+    /// Puts the text there, if it fits into `length` bytes with the zero byte at its end.
+    pub(crate) fn put(&self, length: c_uint, text: &str) -> Answer {
+        if self.0.is_null() {
+            return Err(Failure::InvalidArgument);
+        }
+        if text.len() >= length as usize {
+            return Err(Failure::InsufficientSize);
+        }
+        // SAFETY: the C program vouches that there is room for `length` bytes, and the text with its end is shorter.
+        unsafe {
+            std::ptr::copy_nonoverlapping(text.as_ptr(), self.0.cast(), text.len());
+            self.0.add(text.len()).write(0);
+        }
+        Ok(())
+    }
+}
+
+/// A text in a struct, cut off if it doesn't fit.
+pub(crate) fn text_field<const N: usize>(text: &str) -> [u8; N] {
+    let mut field = [0; N];
+    for (to, from) in field.iter_mut().take(N - 1).zip(text.bytes()) {
+        *to = from;
+    }
+    field
+}
+
+#[repr(C)]
+pub(crate) struct PciInfo {
+    pub(crate) bus_id_legacy: [u8; 16],
+    pub(crate) domain: c_uint,
+    pub(crate) bus: c_uint,
+    pub(crate) device: c_uint,
+    pub(crate) pci_device_id: c_uint,
+    pub(crate) pci_subsystem_id: c_uint,
+    pub(crate) bus_id: [u8; 32],
+}
+
+#[repr(C)]
+pub(crate) struct Memory {
+    pub(crate) total: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+#[repr(C)]
+pub(crate) struct MemoryV2 {
+    pub(crate) version: c_uint,
+    pub(crate) total: u64,
+    pub(crate) reserved: u64,
+    pub(crate) free: u64,
+    pub(crate) used: u64,
+}
+
+#[repr(C)]
+pub(crate) struct EventData {
+    pub(crate) device: Handle,
+    pub(crate) types: u64,
+    pub(crate) data: u64,
+    pub(crate) gpu_instance_id: c_uint,
+    pub(crate) compute_instance_id: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct ProcessInfo {
+    pub(crate) pid: c_uint,
+    pub(crate) used_gpu_memory: u64,
+    pub(crate) gpu_instance_id: c_uint,
+    pub(crate) compute_instance_id: c_uint,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structs_are_laid_out_as_in_nvml() {
+        use nvml_wrapper_sys::bindings as nvml;
+        assert_eq!(size_of::<PciInfo>(), size_of::<nvml::nvmlPciInfo_t>());
+        assert_eq!(std::mem::offset_of!(PciInfo, bus_id), std::mem::offset_of!(nvml::nvmlPciInfo_t, busId));
+        assert_eq!(size_of::<Memory>(), size_of::<nvml::nvmlBAR1Memory_t>());
+        assert_eq!(size_of::<Memory>(), size_of::<nvml::nvmlMemory_t>());
+        assert_eq!(size_of::<MemoryV2>(), size_of::<nvml::nvmlMemory_v2_t>());
+        assert_eq!(size_of::<EventData>(), size_of::<nvml::nvmlEventData_t>());
+        assert_eq!(size_of::<ProcessInfo>(), size_of::<nvml::nvmlProcessInfo_t>());
+        assert_eq!(struct_version::<MemoryV2>(2), 0x0200_0028);
+    }
+}

@@ -1,0 +1,239 @@
+//! Looks at the state of a node's GPUs, and changes it.
+
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args, ValueEnum};
+use nvidia_ml_mock::state::{Error, FILE_PREFIX, Gpu, Reader, State, Writer};
+use serde::Serialize;
+
+use crate::files::{FileError, names};
+
+/// Why the state can't be looked at or changed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum InspectError {
+    #[error("--root {}: no state file {FILE_PREFIX}* below its usr/lib*; has `mock-nvml layout` been run?", .0.display())]
+    None(PathBuf),
+    #[error("--root {}: several state files: {}", root.display(), files.join(", "))]
+    Several { root: PathBuf, files: Vec<String> },
+    #[error("state file {} {source}", path.display())]
+    State { path: PathBuf, source: Error },
+    #[error("--gpu {asked}: no such GPU; there are: {known}")]
+    Gpu { asked: String, known: String },
+    #[error("--gpu {gpu}: {name} can't be partitioned")]
+    NoMig { gpu: String, name: String },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("can't print the state: {0}")]
+    Yaml(#[from] serde_yaml::Error),
+    #[error("can't print the state: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// What `set` can change.
+#[derive(Args)]
+#[command(group(
+    ArgGroup::new("change").required(true).multiple(true).args(["compute_mode", "persistence", "mig", "fault"])
+))]
+pub(crate) struct Changes {
+    /// The folder with the driver's files
+    #[arg(long)]
+    root: PathBuf,
+    /// The GPU: its place in the order of PCI addresses, its PCI address, or its UUID
+    #[arg(long)]
+    gpu: String,
+    /// Which processes may compute
+    #[arg(long)]
+    compute_mode: Option<ComputeMode>,
+    /// Whether the driver stays loaded
+    #[arg(long)]
+    persistence: Option<Switch>,
+    /// Whether the GPU is in MIG mode
+    #[arg(long)]
+    mig: Option<Switch>,
+    /// How all calls about the GPU fail
+    #[arg(long)]
+    fault: Option<Fault>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum ComputeMode {
+    Default,
+    Prohibited,
+    ExclusiveProcess,
+}
+
+impl ComputeMode {
+    /// As NVML numbers them.
+    fn number(self) -> u32 {
+        match self {
+            Self::Default => 0,
+            Self::Prohibited => 2,
+            Self::ExclusiveProcess => 3,
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Switch {
+    Off,
+    On,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
+enum Fault {
+    None,
+    GpuIsLost,
+    Unknown,
+}
+
+impl Fault {
+    /// The result of NVML's calls.
+    fn number(self) -> u32 {
+        match self {
+            Self::None => 0,
+            Self::GpuIsLost => 15,
+            Self::Unknown => 999,
+        }
+    }
+}
+
+/// The variant with that number.
+fn variant<T: ValueEnum + Copy>(number: u32, of: impl Fn(T) -> u32) -> Option<T> {
+    T::value_variants().iter().copied().find(|variant| of(*variant) == number)
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Shown<'a> {
+    node: &'a str,
+    dev: &'a str,
+    driver_version: &'a str,
+    nvml_version: &'a str,
+    cuda_version: String,
+    gpus: Vec<ShownGpu<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownGpu<'a> {
+    address: String,
+    minor: u32,
+    uuid: &'a str,
+    serial: &'a str,
+    product_name: &'a str,
+    memory: Option<String>,
+    numa_node: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mig: Option<Switch>,
+    compute_mode: Option<ComputeMode>,
+    persistence: Option<Switch>,
+    fault: Option<Fault>,
+}
+
+fn switch(number: u32) -> Switch {
+    if number == 0 { Switch::Off } else { Switch::On }
+}
+
+impl<'a> Shown<'a> {
+    fn new(state: &'a State) -> Self {
+        Self {
+            node: state.node.as_str(),
+            dev: state.dev.as_str(),
+            driver_version: state.driver_version.as_str(),
+            nvml_version: state.nvml_version.as_str(),
+            cuda_version: format!("{}.{}", state.cuda_version / 1000, state.cuda_version % 1000 / 10),
+            gpus: state.gpus().iter().map(ShownGpu::new).collect(),
+        }
+    }
+}
+
+impl<'a> ShownGpu<'a> {
+    fn new(gpu: &'a Gpu) -> Self {
+        Self {
+            address: address(gpu),
+            minor: gpu.minor,
+            uuid: gpu.uuid.as_str(),
+            serial: gpu.serial.as_str(),
+            product_name: gpu.name.as_str(),
+            memory: (gpu.memory_total > 0).then(|| format!("{}Mi", gpu.memory_total >> 20)),
+            numa_node: (gpu.numa_node >= 0).then_some(gpu.numa_node),
+            mig: (gpu.max_mig_devices > 0).then(|| switch(gpu.mig_mode)),
+            compute_mode: variant(gpu.compute_mode, ComputeMode::number),
+            persistence: Some(switch(gpu.persistence_mode)),
+            fault: variant(gpu.fault, Fault::number),
+        }
+    }
+}
+
+fn address(gpu: &Gpu) -> String {
+    format!("{:04x}:{:02x}:{:02x}.{:x}", gpu.domain, gpu.bus, gpu.device, gpu.function)
+}
+
+/// The state of the GPUs, to be read by people or programs.
+pub(crate) fn show(root: &Path, json: bool) -> Result<String, InspectError> {
+    let path = state_file(root)?;
+    let state = Reader::open(&path).and_then(|reader| reader.read());
+    let (_, state) = state.map_err(|source| InspectError::State { path, source })?;
+    let shown = Shown::new(&state);
+    Ok(if json { serde_json::to_string_pretty(&shown)? + "\n" } else { serde_yaml::to_string(&shown)? })
+}
+
+/// Changes a GPU.
+pub(crate) fn set(changes: &Changes) -> Result<(), InspectError> {
+    let path = state_file(&changes.root)?;
+    let of_state = |source| InspectError::State { path: path.clone(), source };
+    let mut writer = Writer::open(&path).map_err(of_state)?;
+    writer.update(|state| change(state, changes)).map_err(of_state)?
+}
+
+fn change(state: &mut State, changes: &Changes) -> Result<(), InspectError> {
+    let asked = &changes.gpu;
+    let is_asked =
+        |index: usize, gpu: &Gpu| *asked == index.to_string() || *asked == address(gpu) || *asked == gpu.uuid.as_str();
+    let known = state.gpus().iter().map(address).collect::<Vec<_>>().join(", ");
+    let found = state.gpus_mut().iter_mut().enumerate().find(|(index, gpu)| is_asked(*index, gpu));
+    let Some((_, gpu)) = found else { return Err(InspectError::Gpu { asked: asked.clone(), known }) };
+    if changes.mig.is_some() && gpu.max_mig_devices == 0 {
+        return Err(InspectError::NoMig { gpu: asked.clone(), name: gpu.name.as_str().to_owned() });
+    }
+    if let Some(mode) = changes.compute_mode {
+        gpu.compute_mode = mode.number();
+    }
+    if let Some(switch) = changes.persistence {
+        gpu.persistence_mode = switch as u32;
+    }
+    if let Some(switch) = changes.mig {
+        (gpu.mig_mode, gpu.mig_mode_pending) = (switch as u32, switch as u32);
+    }
+    if let Some(fault) = changes.fault {
+        gpu.fault = fault.number();
+    }
+    Ok(())
+}
+
+/// The state file of a laid-out driver: in some folder for libraries.
+fn state_file(root: &Path) -> Result<PathBuf, InspectError> {
+    let mut folders = vec![root.join("usr")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for name in names(&folder)? {
+            let path = folder.join(&name);
+            if name.starts_with(FILE_PREFIX) {
+                found.push(path);
+            } else if path.is_dir() && !path.is_symlink() {
+                folders.push(path);
+            }
+        }
+    }
+    match &found[..] {
+        [] => Err(InspectError::None(root.to_owned())),
+        [file] => Ok(file.clone()),
+        files => Err(InspectError::Several {
+            root: root.to_owned(),
+            files: files.iter().map(|file| file.display().to_string()).collect(),
+        }),
+    }
+}

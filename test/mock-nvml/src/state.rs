@@ -1,0 +1,470 @@
+//! The state of a node's GPUs: one file that all processes of the node have mapped.
+//!
+//! The file has two slots. A writer fills the slot that isn't in use and then switches over by a single store of the
+//! sequence number, whose lowest bit tells the slot: whoever dies in the middle leaves the old state in place. A checksum
+//! that covers the sequence number tells a reader that it was overtaken, so readers need no lock and no right to write.
+//! Writers take turns by `flock`. The sequence number is a futex that wakes whoever waits for a change.
+//!
+//! The file is never replaced while in use, because containers have it mounted: it changes in place and keeps its size.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use rustix::fs::FlockOperation;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::thread::futex;
+
+/// How many GPUs a node can have.
+pub const MAX_GPUS: usize = 32;
+
+/// The name of the state file, before the driver's version.
+pub const FILE_PREFIX: &str = "libnvidia-mock.so.";
+
+/// Defines a struct that has no padding, so that it is the same as its bytes.
+macro_rules! plain {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[$field_doc:meta])* pub $field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type,)* }
+
+        const _: () = assert!(size_of::<$name>() == 0 $(+ size_of::<$type>())*);
+    };
+}
+
+/// A text of less than `N` bytes.
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<const N: usize>([u8; N]);
+
+impl<const N: usize> Text<N> {
+    /// No text.
+    pub const EMPTY: Self = Self([0; N]);
+
+    /// Nothing if the text is too long, or has a zero byte in it.
+    pub fn new(text: &str) -> Option<Self> {
+        let mut bytes = [0; N];
+        bytes.get_mut(..text.len()).filter(|_| text.len() < N)?.copy_from_slice(text.as_bytes());
+        (!text.contains('\0')).then_some(Self(bytes))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        let end = self.0.iter().position(|byte| *byte == 0).unwrap_or(N);
+        str::from_utf8(&self.0[..end]).unwrap_or_default()
+    }
+}
+
+impl<const N: usize> std::fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.as_str().fmt(f)
+    }
+}
+
+plain! {
+    /// One GPU. Numbers for brands, architectures, modes and results are NVML's.
+    pub struct Gpu {
+        /// All memory in bytes; 0 if NVML has no figure.
+        pub memory_total: u64,
+        /// Memory that the driver and the firmware keep.
+        pub memory_reserved: u64,
+        /// The size of the window to the memory; 0 if NVML has no figure.
+        pub bar1_total: u64,
+        /// The PCI address.
+        pub domain: u32,
+        /// The PCI address.
+        pub bus: u32,
+        /// The PCI address.
+        pub device: u32,
+        /// The PCI address.
+        pub function: u32,
+        /// The number of the root complex's first bus, in the same domain.
+        pub root_bus: u32,
+        /// Device and vendor id as NVML puts them together.
+        pub pci_id: u32,
+        /// The subsystem's device and vendor id.
+        pub pci_subsystem_id: u32,
+        /// The number of the device node.
+        pub minor: u32,
+        /// The NUMA node; negative if the firmware doesn't say.
+        pub numa_node: i32,
+        /// The brand.
+        pub brand: u32,
+        /// The architecture.
+        pub architecture: u32,
+        /// The CUDA compute capability.
+        pub compute_major: u32,
+        /// The CUDA compute capability.
+        pub compute_minor: u32,
+        /// How many `NVLinks` there are.
+        pub nv_links: u32,
+        /// How many partitions there can be; 0 if the GPU can't be partitioned.
+        pub max_mig_devices: u32,
+        /// Whether the GPU is in MIG mode.
+        pub mig_mode: u32,
+        /// Whether it will be after a reset.
+        pub mig_mode_pending: u32,
+        /// The compute mode.
+        pub compute_mode: u32,
+        /// The persistence mode.
+        pub persistence_mode: u32,
+        /// What every call about this GPU answers; 0 if the GPU is well.
+        pub fault: u32,
+        /// The name.
+        pub name: Text<96>,
+        /// The UUID.
+        pub uuid: Text<48>,
+        /// The serial number.
+        pub serial: Text<32>,
+        /// The board's part number; empty if NVML has none.
+        pub board_part_number: Text<80>,
+    }
+}
+
+plain! {
+    /// A node's GPUs and GPU driver.
+    pub struct State {
+        /// The CUDA version as NVML writes it: 13000 for 13.0.
+        pub cuda_version: u32,
+        /// How many of `gpus` there are.
+        pub gpu_count: u32,
+        /// The node's name.
+        pub node: Text<256>,
+        /// The folder with the device nodes.
+        pub dev: Text<256>,
+        /// The driver's version.
+        pub driver_version: Text<32>,
+        /// NVML's version.
+        pub nvml_version: Text<32>,
+        /// The GPUs in the order of their PCI addresses.
+        pub gpus: [Gpu; MAX_GPUS],
+    }
+}
+
+impl State {
+    /// A state without GPUs.
+    pub const EMPTY: Self = words_to_state(&[0; WORDS]);
+
+    /// The GPUs.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.gpus[..MAX_GPUS.min(self.gpu_count as usize)]
+    }
+
+    /// The GPUs, to change them.
+    pub fn gpus_mut(&mut self) -> &mut [Gpu] {
+        &mut self.gpus[..MAX_GPUS.min(self.gpu_count as usize)]
+    }
+}
+
+const WORDS: usize = size_of::<State>() / size_of::<u64>();
+
+const fn words_to_state(words: &[u64; WORDS]) -> State {
+    // SAFETY: the sizes are the same, or this wouldn't compile, and any bytes make a `State`.
+    unsafe { std::mem::transmute(*words) }
+}
+
+fn state_to_words(state: &State) -> [u64; WORDS] {
+    // SAFETY: the sizes are the same, or this wouldn't compile, and `plain!` sees to it that no byte is padding.
+    unsafe { std::mem::transmute(*state) }
+}
+
+/// Changes whenever the layout of the file does.
+const FORMAT: u32 = 1;
+const MAGIC: u64 = u64::from_le_bytes(*b"aliqmock");
+
+#[repr(C)]
+struct Header {
+    magic: AtomicU64,
+    format: AtomicU32,
+    /// Counts the changes; its lowest bit tells the slot that is in use.
+    sequence: AtomicU32,
+}
+
+#[repr(C)]
+struct Slot {
+    checksum: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+#[repr(C)]
+struct Contents {
+    header: Header,
+    slots: [Slot; 2],
+}
+
+/// The size of a state file.
+pub const FILE_SIZE: usize = size_of::<Contents>();
+
+/// FNV-1a by words, begun with the sequence number.
+fn checksum(sequence: u32, words: &[u64; WORDS]) -> u64 {
+    let start = 0xcbf2_9ce4_8422_2325 ^ u64::from(sequence);
+    words.iter().fold(start, |hash, word| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29))
+}
+
+impl Contents {
+    /// The slot in use while the sequence number is `sequence`.
+    fn slot(&self, sequence: u32) -> &Slot {
+        &self.slots[(sequence & 1) as usize]
+    }
+
+    fn read(&self) -> Result<(u32, Box<State>), Error> {
+        if self.header.magic.load(Ordering::Relaxed) != MAGIC {
+            return Err(Error::Damaged);
+        }
+        if self.header.format.load(Ordering::Relaxed) != FORMAT {
+            return Err(Error::Format);
+        }
+        let mut words = [0; WORDS];
+        loop {
+            let sequence = self.header.sequence.load(Ordering::Acquire);
+            let slot = self.slot(sequence);
+            for (word, shared) in words.iter_mut().zip(&slot.words) {
+                *word = shared.load(Ordering::Relaxed);
+            }
+            let expected = slot.checksum.load(Ordering::Relaxed);
+            if checksum(sequence, &words) == expected {
+                return Ok((sequence, Box::new(words_to_state(&words))));
+            }
+            fence(Ordering::Acquire);
+            if self.header.sequence.load(Ordering::Relaxed) == sequence {
+                return Err(Error::Damaged);
+            }
+        }
+    }
+
+    /// Fills the slot that isn't in use, and switches over.
+    fn write(&self, state: &State) {
+        let next = self.header.sequence.load(Ordering::Relaxed).wrapping_add(1);
+        let slot = self.slot(next);
+        let words = state_to_words(state);
+        // Whoever sees one of these words also sees that its slot is out of use.
+        fence(Ordering::Release);
+        for (word, shared) in words.iter().zip(&slot.words) {
+            shared.store(*word, Ordering::Relaxed);
+        }
+        slot.checksum.store(checksum(next, &words), Ordering::Relaxed);
+        self.header.sequence.store(next, Ordering::Release);
+    }
+}
+
+/// Why a state file can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It can't be opened or mapped.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It doesn't have the size of a state file.
+    #[error("is {0} bytes long instead of {FILE_SIZE}: not a state file of this version")]
+    Size(u64),
+    /// It is of another version.
+    #[error("has the format of another version")]
+    Format,
+    /// Its contents aren't what was written.
+    #[error("is damaged")]
+    Damaged,
+}
+
+/// A mapped state file.
+struct Mapping {
+    start: ptr::NonNull<Contents>,
+}
+
+// SAFETY: all access goes through atomics.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn new(file: &File, protection: ProtFlags) -> Result<Self, Error> {
+        let size = file.metadata()?.len();
+        if size != FILE_SIZE as u64 {
+            return Err(Error::Size(size));
+        }
+        // SAFETY: a new mapping touches no memory that exists.
+        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), FILE_SIZE, protection, MapFlags::SHARED, file, 0) };
+        let start = ptr::NonNull::new(start.map_err(io::Error::from)?.cast()).ok_or(Error::Damaged)?;
+        Ok(Self { start })
+    }
+
+    fn contents(&self) -> &Contents {
+        // SAFETY: the mapping is as large as `Contents`, aligned to a page, lives as long as `self`, and consists of
+        // atomics, for which any bytes are valid. Nobody shortens a state file.
+        unsafe { self.start.as_ref() }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: no reference into the mapping outlives `self`.
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), FILE_SIZE) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A state file, to read it.
+pub struct Reader(Mapping);
+
+impl Reader {
+    /// Opens a state file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self(Mapping::new(&File::open(path)?, ProtFlags::READ)?))
+    }
+
+    /// The state, and the sequence number that belongs to it.
+    pub fn read(&self) -> Result<(u32, Box<State>), Error> {
+        self.0.contents().read()
+    }
+
+    /// Other than that of the last [`Reader::read`] if the state has changed since.
+    pub fn sequence(&self) -> u32 {
+        self.0.contents().header.sequence.load(Ordering::Acquire)
+    }
+
+    /// Waits until the sequence number isn't `sequence` any more, the time is over, or for no reason.
+    pub fn wait(&self, sequence: u32, timeout: Duration) {
+        let word = &self.0.contents().header.sequence;
+        if let Ok(timeout) = timeout.try_into() {
+            // Whatever the answer is, the caller looks again.
+            let _ = futex::wait(word, futex::Flags::empty(), sequence, Some(&timeout));
+        }
+    }
+}
+
+/// A state file, to change it. There is one writer at a time; others wait.
+pub struct Writer {
+    mapping: Mapping,
+    /// Holds the lock.
+    _file: File,
+}
+
+impl Writer {
+    /// Opens a state file and waits until no one else writes.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+        Ok(Self { mapping: Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE)?, _file: file })
+    }
+
+    /// Changes the state.
+    pub fn update<T>(&mut self, change: impl FnOnce(&mut State) -> T) -> Result<T, Error> {
+        let (_, mut state) = self.mapping.contents().read()?;
+        let result = change(&mut state);
+        self.put(&state);
+        Ok(result)
+    }
+
+    /// Puts this state in place, whatever was there. Readers see no change if there is none.
+    pub fn replace(&mut self, state: &State) {
+        let contents = self.mapping.contents();
+        if contents.read().is_ok_and(|(_, old)| *old == *state) {
+            return;
+        }
+        self.put(state);
+        contents.header.format.store(FORMAT, Ordering::Relaxed);
+        contents.header.magic.store(MAGIC, Ordering::Release);
+    }
+
+    fn put(&self, state: &State) {
+        let contents = self.mapping.contents();
+        contents.write(state);
+        // A shared futex in a mapped file: nothing to do if nobody waits.
+        let _ = futex::wake(&contents.header.sequence, futex::Flags::empty(), u32::MAX >> 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(state: &State) -> (tempfile::NamedTempFile, Writer) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(FILE_SIZE as u64).unwrap();
+        let mut writer = Writer::open(file.path()).unwrap();
+        writer.replace(state);
+        (file, writer)
+    }
+
+    /// A state of which every word is the number.
+    fn all(number: u64) -> State {
+        words_to_state(&[number; WORDS])
+    }
+
+    #[test]
+    fn a_writer_killed_in_the_middle_leaves_the_old_state() {
+        let (file, writer) = file(&all(1));
+        let contents = writer.mapping.contents();
+        let sequence = contents.header.sequence.load(Ordering::Relaxed);
+        for word in &contents.slot(sequence.wrapping_add(1)).words[..WORDS / 2] {
+            word.store(2, Ordering::Relaxed);
+        }
+        drop(writer);
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(1));
+        Writer::open(file.path()).unwrap().update(|state| *state = all(3)).unwrap();
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(3));
+    }
+
+    #[test]
+    fn damage_is_noticed() {
+        let (file, writer) = file(&all(1));
+        let reader = Reader::open(file.path()).unwrap();
+        let contents = writer.mapping.contents();
+        let slot = contents.slot(contents.header.sequence.load(Ordering::Relaxed));
+        slot.words[WORDS / 2].store(2, Ordering::Relaxed);
+        assert!(matches!(reader.read(), Err(Error::Damaged)));
+        contents.header.format.store(FORMAT + 1, Ordering::Relaxed);
+        assert!(matches!(reader.read(), Err(Error::Format)));
+        contents.header.magic.store(0, Ordering::Relaxed);
+        assert!(matches!(reader.read(), Err(Error::Damaged)));
+        file.as_file().set_len(FILE_SIZE as u64 - 1).unwrap();
+        assert!(matches!(Reader::open(file.path()), Err(Error::Size(_))));
+    }
+
+    #[test]
+    fn what_is_damaged_can_be_replaced() {
+        let (file, mut writer) = file(&all(1));
+        writer.mapping.contents().header.magic.store(0, Ordering::Relaxed);
+        writer.replace(&all(2));
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(2));
+    }
+
+    #[test]
+    fn readers_never_see_half_a_change() {
+        const CHANGES: u64 = 2_000;
+        let (file, mut writer) = file(&all(0));
+        std::thread::scope(|scope| {
+            let path = file.path();
+            let readers = [(); 2].map(|()| {
+                scope.spawn(move || {
+                    let reader = Reader::open(path).unwrap();
+                    let mut last = 0;
+                    while last < CHANGES {
+                        let (_, state) = reader.read().unwrap();
+                        let [first, rest @ ..] = state_to_words(&state);
+                        assert!(rest.iter().all(|word| *word == first));
+                        assert!(first >= last);
+                        last = first;
+                    }
+                })
+            });
+            for number in 1..=CHANGES {
+                writer.update(|state| *state = all(number)).unwrap();
+            }
+            for reader in readers {
+                reader.join().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn a_text_has_an_end_and_no_zero_byte_before_it() {
+        assert_eq!(Text::<4>::new("abc").unwrap().as_str(), "abc");
+        assert_eq!(Text::<4>::new("").unwrap().as_str(), "");
+        assert!(Text::<4>::new("abcd").is_none());
+        assert!(Text::<4>::new("abcde").is_none());
+        assert!(Text::<4>::new("a\0b").is_none());
+    }
+}
