@@ -79,6 +79,10 @@ fn kubelet_is_restarted() {
         ns.node_ready("node-0").await;
         // kubelet removes all slices of its node when it starts: the plugin brings them back.
         ns.device("node-0", "gpu-7").await;
+        eventually("kubelet knows its pods again", async || {
+            ns.kubectl(&["exec", "before", "--", "echo", "here"]).contains("here").then_some(())
+        })
+        .await;
         still_works(ns, &uuids, "after").await;
     });
 }

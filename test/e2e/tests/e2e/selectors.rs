@@ -3,8 +3,8 @@
 use crate::harness::{DRIVER, attribute, pod, template, test};
 
 fn selector(expression: &str) -> String {
-    let expression = expression.replace('$', &format!("device.attributes['{DRIVER}']"));
-    let expression = expression.replace('#', &format!("device.capacity['{DRIVER}']"));
+    let expression = expression.replace("{a}", &format!("device.attributes['{DRIVER}']"));
+    let expression = expression.replace("{c}", &format!("device.capacity['{DRIVER}']"));
     format!("selectors:\n- cel: {{expression: {expression:?}}}")
 }
 
@@ -26,16 +26,16 @@ fn the_nodes_publish_what_they_have() {
 fn a_selector_finds_the_gpus_that_it_means() {
     test(async |ns| {
         let cases = [
-            ("much", "#.?memory.orValue(quantity('0')).compareTo(quantity('70Gi')) >= 0", "node-0"),
-            ("little", "#.?memory.orValue(quantity('1Ti')).compareTo(quantity('30Gi')) < 0", "node-1"),
-            ("hopper", "$.architecture == 'Hopper'", "node-0"),
+            ("much", "{c}.?memory.orValue(quantity('0')).compareTo(quantity('70Gi')) >= 0", "node-0"),
+            ("little", "{c}.?memory.orValue(quantity('1Ti')).compareTo(quantity('30Gi')) < 0", "node-1"),
+            ("hopper", "{a}.architecture == 'Hopper'", "node-0"),
             (
                 "between",
-                "$.cudaComputeCapability.compareTo(semver('8.9.0')) >= 0 && $.cudaComputeCapability.isLessThan(semver('9.0.0'))",
+                "{a}.cudaComputeCapability.compareTo(semver('8.9.0')) >= 0 && {a}.cudaComputeCapability.isLessThan(semver('9.0.0'))",
                 "node-1",
             ),
-            ("newest", "$.cudaComputeCapability.compareTo(semver('12.0.0')) >= 0", "node-2"),
-            ("product", "$.productName.matches('^NVIDIA L4$')", "node-1"),
+            ("newest", "{a}.cudaComputeCapability.compareTo(semver('12.0.0')) >= 0", "node-2"),
+            ("product", "{a}.productName.matches('^NVIDIA L4$')", "node-1"),
         ];
         for (name, expression, _) in &cases {
             ns.apply(&(template(name, &selector(expression)) + &pod(name, None, &["main"], &[&format!("gpu={name}")])));
@@ -51,7 +51,7 @@ fn a_selector_finds_the_gpus_that_it_means() {
 #[test]
 fn a_selector_that_matches_nothing_only_waits() {
     test(async |ns| {
-        let none = selector("$.productName == 'NVIDIA H999'");
+        let none = selector("{a}.productName == 'NVIDIA H999'");
         ns.apply(&(template("none", &none) + &pod("waits", None, &["main"], &["gpu=none"])));
         ns.unschedulable("waits").await;
         ns.apply(&(template("any", "") + &pod("works", None, &["main"], &["gpu=any"])));
@@ -63,7 +63,7 @@ fn a_selector_that_matches_nothing_only_waits() {
 #[test]
 fn a_selector_that_is_no_expression_is_refused_by_name() {
     test(async |ns| {
-        let refused = ns.try_apply(&template("broken", &selector("$.productName ="))).unwrap_err();
+        let refused = ns.try_apply(&template("broken", &selector("{a}.productName ="))).unwrap_err();
         assert!(refused.contains("broken") && refused.contains("selectors[0].cel.expression"), "{refused}");
     });
 }
