@@ -67,7 +67,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match runtime.block_on(run(args)) {
+    let result = runtime.block_on(run(args));
+    // A thread may hang in the driver for ever.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!(%error, "ending");
@@ -179,8 +182,10 @@ async fn run(args: Args) -> Result<(), Error> {
     });
     if drained.await.is_err() {
         tracing::warn!("calls are still running; kubelet will ask for them again");
-    } else if nvml_thread.is_finished() || tokio::task::spawn_blocking(|| nvml_thread.join()).await.is_err() {
-        tracing::debug!("the thread that asks the driver has ended");
+    }
+    let joined = tokio::time::timeout(Duration::from_secs(2), tokio::task::spawn_blocking(|| nvml_thread.join()));
+    if !matches!(joined.await, Ok(Ok(Ok(())))) {
+        tracing::warn!("the driver's library hasn't let go");
     }
     result
 }

@@ -52,7 +52,7 @@ impl Cluster {
             tool: tool.to_owned(),
             stamp: paths.state.join(format!("{name}.stamp")),
             state: paths.state.join(name),
-            lock: paths.state.join(format!("{name}.lock")),
+            lock: paths.cache.join(format!("cluster{place}-{name}.lock")),
             logs: ["up", "down", "load"].map(|verb| paths.log(&format!("{name}-{verb}"))),
         }
     }
@@ -111,11 +111,16 @@ impl Cluster {
         }
         let title = format!("remove the cluster {}", self.name);
         if self.state.exists() {
-            step(&title, &self.logs[1], |step| step.run(&self.tool("down").cleanup()))
+            step(&title, &self.logs[1], |step| step.run(&self.tool("down").cleanup()))?;
         } else {
             // What a killed run left outside the state folder.
-            self.tool("down").cleanup().output().map(drop)
+            self.tool("down").cleanup().output()?;
         }
+        // Other clusters may be in it, or it may not be there.
+        if let Some(all) = self.state.parent() {
+            let _ = fs::remove_dir(all);
+        }
+        Ok(())
     }
 
     pub(crate) fn load(&self, images: &Images) -> Result<()> {

@@ -189,6 +189,7 @@ impl Report<'_> {
                     .env("ALIQUOT_CLUSTER", &tool)
                     .env("ALIQUOT_CLUSTER_NAME", E2E.name)
                     .env("ALIQUOT_KUBE", kubernetes.join("kube"))
+                    .env("ALIQUOT_MOCK", &products.mock)
                     .env("ALIQUOT_IMAGE", &images.plugin.reference)
                     .env("ALIQUOT_WORKLOAD_IMAGE", &images.workload.reference)
             })?;

@@ -26,7 +26,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 static TURN: Mutex<()> = Mutex::new(());
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-fn variable(name: &str) -> String {
+/// What `cargo xtask test e2e` says about the cluster.
+pub(crate) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} isn't set: run this through `cargo xtask test e2e`"))
 }
 
@@ -78,6 +79,11 @@ impl Namespace {
         namespaces.delete(&self.name, &DeleteParams::default()).await.unwrap();
         let gone = await_condition(namespaces, &self.name, conditions::is_deleted(&uid));
         tokio::time::timeout(PATIENCE, gone).await.expect("the namespace goes").unwrap();
+    }
+
+    /// A client for the cluster.
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
     }
 
     /// An API in this namespace.
@@ -278,7 +284,13 @@ pub(crate) fn restart(node: &str, component: &str) {
     cluster("restart", &[node, component]);
 }
 
-fn text(output: &Output) -> String {
+/// Kills all that runs on a node and starts it again.
+pub(crate) fn reboot(node: &str) {
+    cluster("reboot", &[node]);
+}
+
+/// All that a program printed.
+pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
 }
 

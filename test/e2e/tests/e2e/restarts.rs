@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::harness::{Namespace, eventually, on_node, pod, restart, seen, template, test};
+use crate::harness::{Namespace, eventually, on_node, pod, reboot, restart, seen, template, test};
 
 fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
@@ -84,5 +84,35 @@ fn kubelet_is_restarted() {
         })
         .await;
         still_works(ns, &uuids, "after").await;
+    });
+}
+
+#[test]
+fn a_node_is_rebooted() {
+    test(async |ns| {
+        ns.apply(&(template("one", "") + &pod("before", Some("node-1"), &["main"], &["gpu=one"])));
+        ns.running("before").await;
+        let uuids = seen(ns, "before", "main");
+        let boot = || on_node("node-1", "cat /proc/sys/kernel/random/boot_id").trim().to_owned();
+        let recorded = || on_node("node-1", "cat /var/lib/kubelet/plugins/gpu.aliquot.dev/claims/*.json");
+        let before = boot();
+        assert!(recorded().contains(&before), "{before} isn't in {}", recorded());
+
+        reboot("node-1");
+        assert_ne!(boot(), before);
+        eventually("the pod's container is started again", async || {
+            let now = ns.api::<Pod>().get("before").await.unwrap();
+            // kubelet tried before the plugin was there, and would try again in a minute or when the pod changes.
+            let tick = format!("tick={}", now.metadata.resource_version.as_deref().unwrap_or_default());
+            ns.kubectl(&["annotate", "--overwrite", "pod", "before", &tick]);
+            (restarts(&now) > 0).then_some(())
+        })
+        .await;
+        ns.running("before").await;
+        // It was prepared anew: what the old boot had is gone with /run.
+        assert_eq!(seen(ns, "before", "main"), uuids);
+        assert!(recorded().contains(&boot()), "{} isn't in {}", boot(), recorded());
+        assert!(!recorded().contains(&before), "{before} is still in {}", recorded());
+        ns.delete_pod("before").await;
     });
 }
