@@ -46,6 +46,8 @@ pub(crate) fn tool(paths: &Paths) -> Result<PathBuf> {
 impl Cluster {
     pub(crate) fn new(paths: &Paths, kind: &Kind, tool: &Path) -> Self {
         let name = kind.name;
+        // Beside what stays: of a stopped cluster, nothing does.
+        let place = paths.state.to_string_lossy().replace('/', "-");
         Self {
             name,
             machines: kind.machines.iter().map(|machine| paths.machine(machine)).collect(),
