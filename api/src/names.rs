@@ -12,5 +12,11 @@ pub const TYPE: &str = "type";
 /// [`TYPE`] of a whole GPU.
 pub const TYPE_GPU: &str = "gpu";
 
+/// [`TYPE`] of a MIG device.
+pub const TYPE_MIG: &str = "mig";
+
+/// The taint of devices whose driver doesn't answer, as while it is being replaced.
+pub const NOT_READY_TAINT: &str = "aliquot.dev/driver-not-ready";
+
 /// The domain of the attributes that Kubernetes defines for all drivers.
 pub const STANDARD_DOMAIN: &str = "resource.kubernetes.io";

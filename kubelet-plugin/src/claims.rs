@@ -1,14 +1,14 @@
 //! Prepares and unprepares claims: what the plan says, in an order that a crash at any point leaves repairable.
 //!
 //! ```text
-//! prepare:    reserve in memory → CDI files → claim file (from here on it is prepared) → reply
-//! unprepare:  CDI file → claim file → forget → whoever waits for its devices
+//! prepare:    read the claim → plan → (turn: nobody else has the devices → CDI files → claim file) → reply → status of the claim
+//! unprepare:  (turn: CDI file → claim file) → reply; whoever waits for the devices goes on
 //! ```
 //!
-//! A whole GPU needs no change of hardware, so there is nothing to intend beforehand: a CDI file without a claim file is rubbish
-//! of a crash, and goes at the next start.
+//! What is here needs no change of hardware, so there is nothing to intend beforehand: a CDI file without a claim file is rubbish
+//! of a crash, and goes at the next start. While one process replaces another, both take their turns with the same files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -16,19 +16,27 @@ use std::time::Duration;
 use aliquot_api::ids::{ClaimUid, DeviceName, DriverName, PoolName};
 use aliquot_device::cdi::{self, DeviceNode, Spec};
 use aliquot_device::prepare::{PlannedDevice, Refusal, plan};
+use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::cluster::{ClaimRef, Cluster, ClusterError};
+use crate::capabilities::{self, CapabilityError};
+use crate::cluster::{ClaimRef, Cluster, ClusterError, Freshness};
 use crate::driver_root::device_node;
 use crate::files::{self, Durability, FileError};
 use crate::gpus::Snapshot;
-use crate::metrics::Metrics;
-use crate::store::{ClaimStore, PreparedClaim, StoreError};
+use crate::metrics::{Metrics, Phase};
+use crate::store::{ClaimStore, Entry, PreparedClaim, StoreError, Turn};
 
 /// How long a claim waits for its device to be let go by another. kubelet gives a call 45 seconds, and tries again only a minute
 /// after it failed.
 const WAIT_FOR_DEVICE: Duration = Duration::from_secs(40);
+
+/// How often a waiting claim looks whether another process has let go.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// How many claims that were let go are remembered, so that a call which was overtaken doesn't prepare them again.
+const REMEMBERED: usize = 4096;
 
 /// Why a claim isn't prepared or unprepared.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +69,31 @@ pub(crate) enum ClaimError {
         /// Who has it.
         holder: String,
     },
+    /// kubelet let it go while it asked for it.
+    #[error("claim {claim}: it was unprepared, and no pod has it reserved any more")]
+    LetGo {
+        /// Which claim.
+        claim: ClaimRef,
+    },
+    /// A newer version of this program prepared it, and knows how to undo that.
+    #[error("claim {claim}: its file can't be released: {reason}; the newer version has to run again")]
+    TooNew {
+        /// Which claim.
+        claim: ClaimRef,
+        /// What is known of it.
+        reason: String,
+    },
+    /// A MIG device's nodes aren't known.
+    #[error("claim {claim}: device {device}: {cause}")]
+    Capability {
+        /// Which claim.
+        claim: ClaimRef,
+        /// The device.
+        device: DeviceName,
+        /// What is missing.
+        #[source]
+        cause: Box<CapabilityError>,
+    },
     /// It is prepared with other devices than it has now.
     #[error("claim {claim}: it was allocated anew while it is prepared with {devices}; its pods have to end first")]
     AllocatedAnew {
@@ -90,19 +123,30 @@ pub(crate) enum ClaimError {
 impl ClaimError {
     /// The kind, for metrics: a closed list.
     pub(crate) fn reason(&self) -> &'static str {
+        self.reasons().0
+    }
+
+    /// The same, as Events spell it.
+    pub(crate) fn event_reason(&self) -> &'static str {
+        self.reasons().1
+    }
+
+    fn reasons(&self) -> (&'static str, &'static str) {
         match self {
-            Self::Cluster(_) => "api_server",
+            Self::Cluster(_) => ("api_server", "ApiServerFailed"),
             Self::Refused { refusal, .. } => match **refusal {
-                Refusal::NotAllocated | Refusal::NothingOfOurs { .. } => "not_allocated",
-                Refusal::ForeignPool { .. } => "foreign_pool",
-                Refusal::UnknownDevice { .. } | Refusal::Id(_) => "unknown_device",
-                Refusal::Config { .. } | Refusal::OtherDriversConfig { .. } => "config",
+                Refusal::NotAllocated | Refusal::NothingOfOurs { .. } => ("not_allocated", "NotAllocated"),
+                Refusal::ForeignPool { .. } => ("foreign_pool", "ForeignPool"),
+                Refusal::UnknownDevice { .. } | Refusal::Id(_) => ("unknown_device", "UnknownDevice"),
+                Refusal::Config { .. } | Refusal::OtherDriversConfig { .. } => ("config", "InvalidConfig"),
             },
-            Self::NoDriver { .. } => "driver_not_ready",
-            Self::Held { .. } => "device_held",
-            Self::AllocatedAnew { .. } => "allocated_anew",
-            Self::NoNode { .. } => "no_device_node",
-            Self::File(_) | Self::Store(_) => "file_system",
+            Self::NoDriver { .. } => ("driver_not_ready", "DriverNotReady"),
+            Self::Held { .. } => ("device_held", "DeviceHeld"),
+            Self::AllocatedAnew { .. } => ("allocated_anew", "AllocatedAnew"),
+            Self::LetGo { .. } => ("let_go", "LetGo"),
+            Self::TooNew { .. } => ("too_new", "TooNew"),
+            Self::NoNode { .. } | Self::Capability { .. } => ("no_device_node", "NoDeviceNode"),
+            Self::File(_) | Self::Store(_) => ("file_system", "FileSystemFailed"),
         }
     }
 }
@@ -135,6 +179,8 @@ pub(crate) struct Setting {
     pub cdi_root: PathBuf,
     /// The folder of device nodes.
     pub dev_root: PathBuf,
+    /// Where the driver's procfs may be, best first.
+    pub procs: Vec<PathBuf>,
     /// The installed hook program, as the host sees it.
     pub hook: PathBuf,
 }
@@ -146,12 +192,18 @@ pub(crate) struct Claims {
     store: ClaimStore,
     snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
     metrics: Arc<Metrics>,
-    /// Prepared claims, and those that are being prepared and hold their devices already.
-    held: Mutex<BTreeMap<ClaimUid, PreparedClaim>>,
     /// Rings when a claim lets go of its devices.
     released: Notify,
     /// Calls for one claim happen one after the other.
     turns: Mutex<BTreeMap<ClaimUid, Arc<tokio::sync::Mutex<()>>>>,
+    /// Claims that were unprepared lately, oldest first.
+    let_go: Mutex<VecDeque<ClaimUid>>,
+}
+
+/// How a try to prepare ended.
+enum Tried {
+    Prepared,
+    Held { device: DeviceName, holder: String },
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -167,21 +219,7 @@ impl Claims {
         store: ClaimStore,
         snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
         metrics: Arc<Metrics>,
-    ) -> Result<Self, FileError> {
-        let (claims, damaged) = store.load()?;
-        for error in &damaged {
-            tracing::error!(%error, "a claim's file can't be used; its claim is prepared afresh when kubelet asks for it");
-            metrics.damaged_file();
-        }
-        let mut held = BTreeMap::new();
-        for claim in claims {
-            if claim.boot_id == setting.boot_id {
-                held.insert(claim.uid.clone(), claim);
-            } else {
-                tracing::info!(claim.uid = %claim.uid, claim.name, claim.namespace, "forgetting a claim of an earlier boot");
-                store.remove(&claim.uid)?;
-            }
-        }
+    ) -> Result<Self, ClaimError> {
         files::create_folder(&setting.cdi_root)?;
         let claims = Self {
             setting,
@@ -189,26 +227,50 @@ impl Claims {
             store,
             snapshot,
             metrics,
-            held: Mutex::new(held),
             released: Notify::new(),
-            turns: Mutex::new(BTreeMap::new()),
+            turns: Mutex::default(),
+            let_go: Mutex::default(),
         };
-        claims.repair_cdi_files()?;
-        claims.count();
+        let mut turn = claims.store.turn()?;
+        claims.forget_earlier_boots(&mut turn)?;
+        claims.repair_cdi_files(&turn)?;
+        claims.count(&turn);
+        drop(turn);
         Ok(claims)
     }
 
-    fn repair_cdi_files(&self) -> Result<(), FileError> {
-        let held = lock(&self.held);
+    fn forget_earlier_boots(&self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+        let mut old = Vec::new();
+        for (uid, entry) in turn.entries() {
+            match entry {
+                Entry::Prepared(claim) if claim.boot_id != self.setting.boot_id => {
+                    tracing::info!(claim.uid = %uid, claim.name, claim.namespace, "forgetting a claim of an earlier boot");
+                    old.push(uid.clone());
+                }
+                Entry::Prepared(_) => {}
+                Entry::Unreadable(file) => {
+                    tracing::error!(
+                        claim.uid = %uid,
+                        reason = file.reason,
+                        "a claim's file can't be used; its claim is prepared afresh when kubelet asks for it"
+                    );
+                    self.metrics.damaged_file();
+                }
+            }
+        }
+        old.iter().try_for_each(|uid| turn.remove(uid))
+    }
+
+    fn repair_cdi_files(&self, turn: &Turn<'_>) -> Result<(), FileError> {
         for name in files::list(&self.setting.cdi_root)? {
             if let Some(uid) = cdi::claim_of_file(&self.setting.driver, &name)
-                && !held.contains_key(&uid)
+                && !turn.entries().contains_key(&uid)
             {
                 tracing::info!(claim.uid = %uid, file = name, "removing the CDI file of a claim that isn't prepared");
                 files::remove(&self.setting.cdi_root.join(name), Durability::UntilReboot)?;
             }
         }
-        for claim in held.values() {
+        for claim in prepared(turn) {
             // Its device nodes may be gone with its GPU. Then its containers can't start, and that is all.
             if let Err(error) = self.write_claim_spec(claim) {
                 tracing::error!(claim.uid = %claim.uid, claim.name, claim.namespace, %error, "can't write the claim's CDI file");
@@ -218,127 +280,190 @@ impl Claims {
     }
 
     /// Prepares a claim, or finds it prepared.
-    pub(crate) async fn prepare(self: Arc<Self>, claim: ClaimRef) -> Result<Vec<PreparedDevice>, ClaimError> {
-        let turn = self.turn(&claim.uid);
+    pub(crate) async fn prepare(self: Arc<Self>, claim: ClaimRef) -> Result<Vec<PlannedDevice>, ClaimError> {
+        let turn = self.calls(&claim.uid);
         let _turn = turn.lock().await;
         let deadline = Instant::now() + WAIT_FOR_DEVICE;
-        let snapshot = self.snapshot.borrow().clone();
-        let before = lock(&self.held).get(&claim.uid).cloned();
 
-        let devices = match (self.cluster.claim(&claim).await, &before) {
-            (Ok(found), _) => {
-                let snapshot = snapshot.as_ref().ok_or_else(|| ClaimError::NoDriver { claim: claim.clone() })?;
-                plan(&self.setting.driver, &self.setting.pool, &snapshot.inventory, &found)
-                    .map_err(|refusal| ClaimError::Refused { claim: claim.clone(), refusal: Box::new(refusal) })?
-            }
+        let start = Instant::now();
+        let read = self.read(&claim).await;
+        self.metrics.phase(Phase::Read, start.elapsed(), read.is_ok());
+        let found = match read {
+            Ok(found) => Some(found),
             // kubelet asks again for running pods when it was restarted. The API server may be away just then.
-            (Err(error), Some(before)) if !error.is_about_the_claim() => before.devices.clone(),
-            (Err(error), _) => return Err(error.into()),
+            Err(ClaimError::Cluster(error)) if !error.is_about_the_claim() => {
+                if self.find(&claim).await?.is_none() {
+                    return Err(error.into());
+                }
+                None
+            }
+            Err(error) => return Err(error),
         };
-        let prepared = PreparedClaim {
+
+        let start = Instant::now();
+        let planned = self.plan(&claim, found.as_ref(), deadline).await;
+        let (devices, snapshot) = match planned {
+            Ok(planned) => planned,
+            Err(error) => {
+                self.metrics.phase(Phase::Wait, start.elapsed(), false);
+                return Err(error);
+            }
+        };
+        let wanted = PreparedClaim {
             boot_id: self.setting.boot_id.clone(),
             uid: claim.uid.clone(),
             namespace: claim.namespace.clone(),
             name: claim.name.clone(),
             devices,
         };
-        let is_new = before.is_none();
-        match before {
-            Some(before) if before.devices != prepared.devices => {
-                let devices: Vec<&str> = before.devices.iter().map(|device| device.device.as_str()).collect();
-                return Err(ClaimError::AllocatedAnew { claim, devices: devices.join(", ") });
-            }
-            Some(_) => {}
-            None => self.reserve(&claim, &prepared, deadline).await?,
-        }
-
-        let this = Arc::clone(&self);
-        let written = tokio::task::spawn_blocking(move || this.carry_out(&prepared, is_new, snapshot.as_deref())).await;
-        let result = written.unwrap_or_else(|error| {
-            let path = self.setting.cdi_root.clone();
-            Err(FileError { path, doing: "write files in", cause: std::io::Error::other(error) }.into())
-        });
-        self.count();
-        result
+        self.try_until(&claim, wanted, snapshot, start, deadline).await
     }
 
-    /// Takes the claim's devices in memory, when nobody else has them any more.
-    async fn reserve(&self, claim: &ClaimRef, prepared: &PreparedClaim, deadline: Instant) -> Result<(), ClaimError> {
+    /// Reads the claim, and makes sure that kubelet still wants it.
+    async fn read(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClaimError> {
+        if !lock(&self.let_go).contains(&claim.uid) {
+            return Ok(self.cluster.claim(claim, Freshness::Cached).await?);
+        }
+        let found = self.cluster.claim(claim, Freshness::Latest).await?;
+        let reserved = found.status.as_ref().and_then(|status| status.reserved_for.as_ref());
+        if reserved.is_none_or(Vec::is_empty) {
+            return Err(ClaimError::LetGo { claim: claim.clone() });
+        }
+        Ok(found)
+    }
+
+    /// What the claim needs: of its allocation, or as it is prepared where that can't be read. Waits for the driver.
+    async fn plan(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        found: Option<&ResourceClaim>,
+        deadline: Instant,
+    ) -> Result<(Vec<PlannedDevice>, Option<Arc<Snapshot>>), ClaimError> {
+        let Some(found) = found else {
+            let before = self.find(claim).await?.map(|before| before.devices).unwrap_or_default();
+            return Ok((before, self.snapshot.borrow().clone()));
+        };
+        let mut snapshots = self.snapshot.clone();
+        let ready = snapshots.wait_for(|snapshot| snapshot.as_ref().is_some_and(|snapshot| snapshot.is_ready));
+        let snapshot = match tokio::time::timeout_at(deadline, ready).await {
+            Ok(Ok(snapshot)) => snapshot.clone(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        let snapshot = snapshot.ok_or_else(|| ClaimError::NoDriver { claim: claim.clone() })?;
+        let devices = plan(&self.setting.driver, &self.setting.pool, &snapshot.inventory, found)
+            .map_err(|refusal| ClaimError::Refused { claim: claim.clone(), refusal: Box::new(refusal) })?;
+        Ok((devices, Some(snapshot)))
+    }
+
+    async fn find(self: &Arc<Self>, claim: &ClaimRef) -> Result<Option<PreparedClaim>, ClaimError> {
+        let (this, uid) = (Arc::clone(self), claim.uid.clone());
+        let found = tokio::task::spawn_blocking(move || {
+            let turn = this.store.turn()?;
+            Ok(prepared(&turn).find(|prepared| prepared.uid == uid).cloned())
+        });
+        found.await.unwrap_or_else(|error| Err(self.broken("read files beside", error)))
+    }
+
+    /// Tries until nobody else has the devices.
+    async fn try_until(
+        self: Arc<Self>,
+        claim: &ClaimRef,
+        wanted: PreparedClaim,
+        snapshot: Option<Arc<Snapshot>>,
+        start: Instant,
+        deadline: Instant,
+    ) -> Result<Vec<PlannedDevice>, ClaimError> {
         let mut told = false;
         loop {
             let released = self.released.notified();
-            let holder = {
-                let mut held = lock(&self.held);
-                let holder = find_holder(&held, prepared);
-                if holder.is_none() {
-                    held.insert(prepared.uid.clone(), prepared.clone());
-                    return Ok(());
+            let (this, wanted_now, snapshot) = (Arc::clone(&self), wanted.clone(), snapshot.clone());
+            let write = Instant::now();
+            let tried = tokio::task::spawn_blocking(move || this.try_now(&wanted_now, snapshot.as_deref())).await;
+            let tried = tried.unwrap_or_else(|error| Err(self.broken("write files in", error)));
+            match tried {
+                Ok(Tried::Prepared) => {
+                    self.metrics.phase(Phase::Wait, write.duration_since(start), true);
+                    self.metrics.phase(Phase::Write, write.elapsed(), true);
+                    return Ok(wanted.devices);
                 }
-                holder
-            };
-            let Some((device, holder)) = holder else { return Ok(()) };
-            if !told {
-                tracing::info!(claim = %claim, claim.uid = %claim.uid, %device, holder, "waiting for a device that is still held");
-                told = true;
+                Err(error) => {
+                    self.metrics.phase(Phase::Write, write.elapsed(), false);
+                    return Err(error);
+                }
+                Ok(Tried::Held { device, holder }) => {
+                    if Instant::now() >= deadline {
+                        self.metrics.phase(Phase::Wait, start.elapsed(), false);
+                        return Err(ClaimError::Held { claim: claim.clone(), device, holder });
+                    }
+                    if !told {
+                        tracing::info!(claim = %claim, claim.uid = %claim.uid, %device, holder, "waiting for a device that is still held");
+                        told = true;
+                    }
+                }
             }
-            if tokio::time::timeout_at(deadline, released).await.is_err() {
-                return Err(ClaimError::Held { claim: claim.clone(), device, holder });
-            }
+            // Another process doesn't ring.
+            let _ = tokio::time::timeout_at(deadline.min(Instant::now() + LOOK_AGAIN), released).await;
         }
     }
 
-    /// Writes the files of a claim whose devices are reserved. What fails is undone, but for a claim that containers use already.
-    fn carry_out(
-        &self,
-        prepared: &PreparedClaim,
-        is_new: bool,
-        snapshot: Option<&Snapshot>,
-    ) -> Result<Vec<PreparedDevice>, ClaimError> {
+    /// Prepares the claim if nobody else has its devices. What fails is undone, but for a claim that containers use already.
+    fn try_now(&self, wanted: &PreparedClaim, snapshot: Option<&Snapshot>) -> Result<Tried, ClaimError> {
+        let mut turn = self.store.turn()?;
+        let before = match turn.entries().get(&wanted.uid) {
+            Some(Entry::Prepared(before)) => Some(before),
+            Some(Entry::Unreadable(_)) | None => None,
+        };
+        if let Some(before) = before.filter(|before| before.devices != wanted.devices) {
+            let devices: Vec<&str> = before.devices.iter().map(|device| device.device.as_str()).collect();
+            return Err(ClaimError::AllocatedAnew { claim: claim_ref(wanted), devices: devices.join(", ") });
+        }
+        let is_new = before.is_none();
+        if is_new && let Some((device, holder)) = find_holder(&turn, wanted) {
+            return Ok(Tried::Held { device, holder });
+        }
         let written = (|| {
             if let Some(snapshot) = snapshot {
                 let hook = self.setting.hook.to_string_lossy();
                 let spec = cdi::driver_spec(&self.setting.driver, &snapshot.files, &hook);
                 self.write_spec(&cdi::driver_file(&self.setting.driver), &spec)?;
             }
-            self.write_claim_spec(prepared)?;
+            self.write_claim_spec(wanted)?;
             if is_new {
-                self.store.save(prepared)?;
+                turn.save(wanted)?;
             }
             Ok(())
         })();
         if let Err(error) = written {
-            if is_new && let Err(error) = self.forget(&prepared.uid) {
-                tracing::error!(claim.uid = %prepared.uid, %error, "can't undo a prepare that failed");
+            if is_new && let Err(error) = self.forget(&mut turn, &wanted.uid) {
+                tracing::error!(claim.uid = %wanted.uid, %error, "can't undo a prepare that failed");
             }
             return Err(error);
         }
-        let told = |device: &PlannedDevice| PreparedDevice {
-            request: device.request.clone(),
-            pool: self.setting.pool.clone(),
-            device: device.device.clone(),
-            cdi_ids: cdi::device_ids(&self.setting.driver, &prepared.uid, &device.device),
-            share_id: device.share_id.clone(),
-        };
-        Ok(prepared.devices.iter().map(told).collect())
+        self.count(&turn);
+        Ok(Tried::Prepared)
     }
 
     fn write_claim_spec(&self, claim: &PreparedClaim) -> Result<(), ClaimError> {
         let mut nodes: BTreeMap<&DeviceName, Vec<DeviceNode>> = BTreeMap::new();
         for device in &claim.devices {
-            let name = format!("nvidia{}", device.minor);
-            let node = device_node(&self.setting.dev_root, &name)?.ok_or_else(|| ClaimError::NoNode {
-                claim: ClaimRef {
-                    uid: claim.uid.clone(),
-                    namespace: claim.namespace.clone(),
-                    name: claim.name.clone(),
-                },
-                device: device.device.clone(),
-                node: self.setting.dev_root.join(&name),
-            })?;
-            nodes.insert(&device.device, vec![node]);
+            nodes.insert(&device.device, self.nodes(claim, device)?);
         }
         let spec = cdi::claim_spec(&self.setting.driver, &claim.uid, nodes);
         Ok(self.write_spec(&cdi::claim_file(&self.setting.driver, &claim.uid), &spec)?)
+    }
+
+    fn nodes(&self, claim: &PreparedClaim, device: &PlannedDevice) -> Result<Vec<DeviceNode>, ClaimError> {
+        let name = format!("nvidia{}", device.minor);
+        let gpu = device_node(&self.setting.dev_root, &name)?.ok_or_else(|| ClaimError::NoNode {
+            claim: claim_ref(claim),
+            device: device.device.clone(),
+            node: self.setting.dev_root.join(&name),
+        })?;
+        let Some(mig) = device.mig else { return Ok(vec![gpu]) };
+        let parts = capabilities::nodes(&self.setting.procs, device.minor, mig).map_err(|cause| {
+            ClaimError::Capability { claim: claim_ref(claim), device: device.device.clone(), cause: Box::new(cause) }
+        })?;
+        Ok([vec![gpu], parts].concat())
     }
 
     fn write_spec(&self, file: &str, spec: &Spec) -> Result<(), FileError> {
@@ -353,46 +478,86 @@ impl Claims {
 
     /// Lets a claim's devices go. A claim that isn't prepared is fine: kubelet may ask twice, or after a reboot.
     pub(crate) async fn unprepare(self: Arc<Self>, claim: ClaimRef) -> Result<(), ClaimError> {
-        let turn = self.turn(&claim.uid);
+        let turn = self.calls(&claim.uid);
         let _turn = turn.lock().await;
-        let (this, uid) = (Arc::clone(&self), claim.uid.clone());
-        let forgotten = tokio::task::spawn_blocking(move || this.forget(&uid)).await;
-        forgotten.unwrap_or_else(|error| {
-            let path = self.setting.cdi_root.clone();
-            Err(FileError { path, doing: "remove files in", cause: std::io::Error::other(error) })
-        })?;
-        self.count();
-        Ok(())
+        {
+            let mut let_go = lock(&self.let_go);
+            let_go.retain(|uid| *uid != claim.uid);
+            let_go.push_back(claim.uid.clone());
+            let excess = let_go.len().saturating_sub(REMEMBERED);
+            let_go.drain(..excess);
+        }
+        let this = Arc::clone(&self);
+        let forgotten = tokio::task::spawn_blocking(move || {
+            let mut turn = this.store.turn()?;
+            if let Some(Entry::Unreadable(file)) = turn.entries().get(&claim.uid)
+                && file.is_too_new
+            {
+                return Err(ClaimError::TooNew { reason: file.reason.clone(), claim });
+            }
+            this.forget(&mut turn, &claim.uid)?;
+            this.count(&turn);
+            Ok(())
+        });
+        forgotten.await.unwrap_or_else(|error| Err(self.broken("remove files in", error)))
     }
 
-    fn forget(&self, uid: &ClaimUid) -> Result<(), FileError> {
+    fn forget(&self, turn: &mut Turn<'_>, uid: &ClaimUid) -> Result<(), StoreError> {
         let spec = self.setting.cdi_root.join(cdi::claim_file(&self.setting.driver, uid));
         files::remove(&spec, Durability::UntilReboot)?;
-        self.store.remove(uid)?;
-        lock(&self.held).remove(uid);
+        turn.remove(uid)?;
         self.released.notify_waiters();
         Ok(())
     }
 
-    fn turn(&self, uid: &ClaimUid) -> Arc<tokio::sync::Mutex<()>> {
+    /// A device as kubelet is told of it.
+    pub(crate) fn told(&self, claim: &ClaimUid, device: PlannedDevice) -> PreparedDevice {
+        PreparedDevice {
+            request: device.request,
+            pool: self.setting.pool.clone(),
+            cdi_ids: cdi::device_ids(&self.setting.driver, claim, &device.device),
+            device: device.device,
+            share_id: device.share_id,
+        }
+    }
+
+    fn broken(&self, doing: &'static str, error: tokio::task::JoinError) -> ClaimError {
+        let path = self.setting.cdi_root.clone();
+        FileError { path, doing, cause: std::io::Error::other(error) }.into()
+    }
+
+    fn calls(&self, uid: &ClaimUid) -> Arc<tokio::sync::Mutex<()>> {
         let mut turns = lock(&self.turns);
         turns.retain(|_, turn| Arc::strong_count(turn) > 1);
         Arc::clone(turns.entry(uid.clone()).or_default())
     }
 
-    fn count(&self) {
-        self.metrics.set_prepared_claims(lock(&self.held).len());
+    fn count(&self, turn: &Turn<'_>) {
+        self.metrics.set_claims(prepared(turn));
     }
 }
 
-/// A device that the claim wants and another has. Who only watches excludes nobody and is excluded by nobody.
-fn find_holder(held: &BTreeMap<ClaimUid, PreparedClaim>, wanted: &PreparedClaim) -> Option<(DeviceName, String)> {
-    let exclusive = |claim: &PreparedClaim, device: &DeviceName| {
-        claim.devices.iter().any(|other| other.device == *device && !other.admin_access)
-    };
-    wanted.devices.iter().filter(|device| !device.admin_access).find_map(|device| {
-        let holder = held.values().find(|claim| claim.uid != wanted.uid && exclusive(claim, &device.device))?;
-        Some((device.device.clone(), format!("{}/{}", holder.namespace, holder.name)))
+fn claim_ref(claim: &PreparedClaim) -> ClaimRef {
+    ClaimRef { uid: claim.uid.clone(), namespace: claim.namespace.clone(), name: claim.name.clone() }
+}
+
+fn prepared<'a>(turn: &'a Turn<'_>) -> impl Iterator<Item = &'a PreparedClaim> {
+    turn.entries().values().filter_map(|entry| match entry {
+        Entry::Prepared(claim) => Some(claim),
+        Entry::Unreadable(_) => None,
+    })
+}
+
+/// A device that the claim wants and another claim has, and who that is.
+fn find_holder(turn: &Turn<'_>, wanted: &PreparedClaim) -> Option<(DeviceName, String)> {
+    let others = || turn.entries().iter().filter(|(uid, _)| **uid != wanted.uid);
+    wanted.devices.iter().find_map(|device| {
+        let (uid, entry) = others().find(|(_, entry)| entry.excludes(device))?;
+        let holder = match entry {
+            Entry::Prepared(claim) => format!("{}/{}", claim.namespace, claim.name),
+            Entry::Unreadable(file) => format!("with UID {uid} ({})", file.reason),
+        };
+        Some((device.device.clone(), holder))
     })
 }
 

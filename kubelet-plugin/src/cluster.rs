@@ -5,12 +5,17 @@ use std::time::Duration;
 
 use aliquot_api::ids::{ClaimUid, IdError};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
-use kube::api::{DeleteParams, GetParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use serde_json::{Value, json};
 
 /// How long one call may take.
 const CALL: Duration = Duration::from_secs(10);
+
+/// Who we are where fields have owners.
+const FIELD_MANAGER: &str = "aliquot-kubelet-plugin";
 
 /// A call to the API server failed.
 #[derive(Debug, thiserror::Error)]
@@ -91,6 +96,15 @@ impl fmt::Display for ClaimRef {
     }
 }
 
+/// Whether what the server's cache has is good enough.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// It is, if it is an allocated claim.
+    Cached,
+    /// It isn't.
+    Latest,
+}
+
 /// The API server.
 #[derive(Clone)]
 pub(crate) struct Cluster {
@@ -117,7 +131,10 @@ impl Cluster {
     }
 
     /// The claim that kubelet means, allocated. The server's cache is asked first, which is quick and may lag behind.
-    pub(crate) async fn claim(&self, claim: &ClaimRef) -> Result<ResourceClaim, ClusterError> {
+    pub(crate) async fn claim(&self, claim: &ClaimRef, freshness: Freshness) -> Result<ResourceClaim, ClusterError> {
+        if freshness == Freshness::Latest {
+            return self.get_claim(claim, &GetParams::default()).await;
+        }
         let cached = self.get_claim(claim, &GetParams { resource_version: Some("0".to_owned()) }).await;
         let is_allocated =
             |claim: &ResourceClaim| claim.status.as_ref().is_some_and(|status| status.allocation.is_some());
@@ -134,6 +151,31 @@ impl Cluster {
         match &found.metadata.uid {
             Some(uid) if uid == claim.uid.as_str() => Ok(found),
             uid => Err(ClusterError::MadeAgain { claim: claim.clone(), found: uid.clone().unwrap_or_default() }),
+        }
+    }
+
+    /// Sets our part of a claim's `status.devices`.
+    pub(crate) async fn set_claim_devices(&self, claim: &ClaimRef, devices: &Value) -> Result<(), ClusterError> {
+        let api = Api::<ResourceClaim>::namespaced(self.client(), &claim.namespace);
+        // The UID makes it this claim and no later one of its name.
+        let patch = json!({
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": claim.name, "namespace": claim.namespace, "uid": claim.uid},
+            "status": {"devices": devices},
+        });
+        let params = PatchParams::apply(FIELD_MANAGER).force();
+        let call = || format!("set the devices in the status of claim {claim}");
+        bounded(call, api.patch_status(&claim.name, &params, &Patch::Apply(patch))).await.map(|_| ())
+    }
+
+    /// Tells people about a claim. The same event under the same name is told once.
+    pub(crate) async fn create_event(&self, event: &Event) -> Result<(), ClusterError> {
+        let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+        let api = Api::<Event>::namespaced(self.client(), namespace);
+        match bounded(|| "create an event".to_owned(), api.create(&PostParams::default(), event)).await {
+            Err(error) if !error.is_conflict() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 

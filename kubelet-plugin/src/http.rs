@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::metrics::Metrics;
+use crate::publisher::Published;
 
 /// Connections served at once: a scraper and two probes need three.
 const CONNECTIONS: usize = 32;
@@ -31,7 +32,7 @@ pub(crate) struct State {
     /// Whether kubelet has registered us.
     pub registered: watch::Receiver<bool>,
     /// Whether the API shows our devices.
-    pub published: watch::Receiver<bool>,
+    pub published: watch::Receiver<Published>,
 }
 
 /// The address can't be listened on.
@@ -101,7 +102,7 @@ fn answer(state: &State, request: &Request<Incoming>) -> Response<Full<Bytes>> {
             if !*state.registered.borrow() {
                 missing.push("kubelet has not registered the plugin");
             }
-            if !*state.published.borrow() {
+            if *state.published.borrow() == Published::No {
                 missing.push("the node's devices are not published");
             }
             if missing.is_empty() {

@@ -26,6 +26,7 @@ use crate::cluster::ClaimRef;
 use crate::files::{self, At, Durability, FileError};
 use crate::hash::sha256;
 use crate::metrics::{Metrics, Operation};
+use crate::reports::Reporter;
 
 /// The longest path of a socket, with the zero that ends it: `sun_path` has 108 bytes.
 const PATH_MAX: usize = 107;
@@ -186,7 +187,9 @@ pub(crate) struct Dra {
     pub claims: Arc<Claims>,
     /// Where calls are counted.
     pub metrics: Arc<Metrics>,
-    /// Calls run here to their end, also when kubelet doesn't wait for it.
+    /// Tells people about claims.
+    pub reporter: Reporter,
+    /// Calls and reports run here to their end, also when kubelet doesn't wait for it.
     pub tasks: TaskTracker,
 }
 
@@ -199,7 +202,24 @@ struct Asked {
 
 impl Dra {
     async fn prepare(&self, asked: Vec<Asked>) -> BTreeMap<String, Result<Vec<PreparedDevice>, String>> {
-        self.each(Operation::Prepare, asked, |claims, claim| async move { claims.prepare(claim).await }).await
+        let (reporter, tasks) = (self.reporter.clone(), self.tasks.clone());
+        self.each(Operation::Prepare, asked, move |claims, claim| {
+            let (reporter, tasks) = (reporter.clone(), tasks.clone());
+            async move {
+                let prepared = Arc::clone(&claims).prepare(claim.clone()).await;
+                let report = prepared.as_ref().map(Clone::clone).map_err(ToString::to_string);
+                let reason = prepared.as_ref().err().map(ClaimError::event_reason);
+                let uid = claim.uid.clone();
+                tasks.spawn(async move {
+                    match (report, reason) {
+                        (Ok(devices), _) => reporter.prepared(&claim, &devices).await,
+                        (Err(error), reason) => reporter.refused(&claim, reason.unwrap_or_default(), error).await,
+                    }
+                });
+                Ok(prepared?.into_iter().map(|device| claims.told(&uid, device)).collect())
+            }
+        })
+        .await
     }
 
     async fn unprepare(&self, asked: Vec<Asked>) -> BTreeMap<String, Result<(), String>> {

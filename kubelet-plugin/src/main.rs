@@ -9,6 +9,7 @@
 //! ```
 
 mod args;
+mod capabilities;
 mod claims;
 mod cluster;
 mod driver_root;
@@ -19,6 +20,7 @@ mod http;
 mod kubelet;
 mod metrics;
 mod publisher;
+mod reports;
 mod store;
 mod sysfs;
 
@@ -40,16 +42,14 @@ use crate::claims::{Claims, Setting};
 use crate::cluster::Cluster;
 use crate::driver_root::DriverRoot;
 use crate::files::{At, Durability};
-use crate::gpus::{Gpus, Places, Snapshot};
+use crate::gpus::{Gpus, Places};
 use crate::kubelet::{Dra, Registrar, Sockets, remove_dead_sockets, serve_dra, serve_registration};
 use crate::metrics::Metrics;
-use crate::publisher::Publisher;
+use crate::publisher::{Published, Publisher};
+use crate::reports::Reporter;
 use crate::store::ClaimStore;
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
-
-/// Between two looks for a driver that isn't ready.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// How long running calls may take to end when we are told to. Kubernetes kills us after thirty seconds.
 const DRAIN: Duration = Duration::from_secs(20);
@@ -105,7 +105,7 @@ async fn run(args: Args) -> Result<(), Error> {
     let boot_id = read_boot_id(&args.proc_root)?;
 
     let cluster = Cluster::connect().await.map_err(|error| format!("can't reach the API server: {error}"))?;
-    let metrics = Arc::new(Metrics::new());
+    let metrics = Arc::new(Metrics::new(&args.node_name));
     let (snapshots, snapshot) = watch::channel(None);
     let pool: aliquot_api::ids::PoolName = args.node_name.parse()?;
     let setting = Setting {
@@ -114,7 +114,15 @@ async fn run(args: Args) -> Result<(), Error> {
         boot_id,
         cdi_root: args.cdi_root.clone(),
         dev_root: args.dev_root.clone(),
+        // A driver in a container of its own may have its own.
+        procs: vec![args.proc_root.clone(), args.driver_root.join("proc")],
         hook,
+    };
+    let reporter = Reporter {
+        cluster: cluster.clone(),
+        driver: args.driver_name.clone(),
+        pool: pool.clone(),
+        node: args.node_name.clone(),
     };
     let store = ClaimStore::open(plugin_folder.join("claims"))?;
     let claims = Arc::new(Claims::recover(setting, cluster.clone(), store, snapshot.clone(), Arc::clone(&metrics))?);
@@ -126,7 +134,7 @@ async fn run(args: Args) -> Result<(), Error> {
         sys_root: args.sys_root.clone(),
         numbers: plugin_folder.join("gpus.json"),
     })?;
-    let (published, is_published) = watch::channel(false);
+    let (published, is_published) = watch::channel(Published::No);
     let (registered, is_registered) = watch::channel(false);
     let publisher = Publisher {
         cluster,
@@ -135,12 +143,13 @@ async fn run(args: Args) -> Result<(), Error> {
         node: args.node_name.clone(),
         snapshot,
         published,
+        lock: plugin_folder.join("publisher.lock"),
         metrics: Arc::clone(&metrics),
     };
     remove_dead_sockets(&registry_folder, &format!("{}@", args.driver_name)).await?;
     remove_dead_sockets(&plugin_folder, "dra-").await?;
     let sockets = Sockets::new(&plugin_folder, &registry_folder, &args.driver_name, &args.pod_uid)?;
-    let dra = Dra { claims, metrics: Arc::clone(&metrics), tasks: TaskTracker::new() };
+    let dra = Dra { claims, metrics: Arc::clone(&metrics), reporter, tasks: TaskTracker::new() };
     let registrar = Registrar { driver: args.driver_name.clone(), endpoint: sockets.dra.clone(), registered };
     let http = http::State { metrics: Arc::clone(&metrics), registered: is_registered, published: is_published };
 
@@ -148,8 +157,8 @@ async fn run(args: Args) -> Result<(), Error> {
     let calls = dra.tasks.clone();
     let mut tasks: JoinSet<Result<&'static str, Error>> = JoinSet::new();
     let token = || cancel.clone();
-    tasks.spawn(ended("discovery", discover(gpus, snapshots, metrics, token())));
-    tasks.spawn(ended("publisher", always(publisher.run(token()))));
+    tasks.spawn(ended("discovery", gpus.watch(snapshots, metrics, token())));
+    tasks.spawn(ended("publisher", publisher.run(token())));
     tasks.spawn(ended("claims' server", serve_dra(sockets.dra, dra, token())));
     tasks.spawn(ended("registration", serve_registration(sockets.registration, registrar, token())));
     tasks.spawn(ended("HTTP server", http::serve(args.listen, http, token())));
@@ -169,8 +178,17 @@ async fn run(args: Args) -> Result<(), Error> {
         Err(Some(Err(error))) => Err(error.into()),
         Err(None) => Err("nothing is running".into()),
     };
-
     cancel.cancel();
+    drain(tasks, calls, nvml_thread).await;
+    result
+}
+
+/// Lets what runs come to its end, within bounds.
+async fn drain(
+    mut tasks: JoinSet<Result<&'static str, Error>>,
+    calls: TaskTracker,
+    nvml_thread: std::thread::JoinHandle<()>,
+) {
     calls.close();
     let drained = tokio::time::timeout(DRAIN, async {
         while let Some(task) = tasks.join_next().await {
@@ -187,7 +205,6 @@ async fn run(args: Args) -> Result<(), Error> {
     if !matches!(joined.await, Ok(Ok(Ok(())))) {
         tracing::warn!("the driver's library hasn't let go");
     }
-    result
 }
 
 async fn ended<E: Into<Error>>(
@@ -195,57 +212,6 @@ async fn ended<E: Into<Error>>(
     task: impl Future<Output = Result<(), E>>,
 ) -> Result<&'static str, Error> {
     task.await.map(|()| name).map_err(Into::into)
-}
-
-async fn always(task: impl Future<Output = ()>) -> Result<(), std::convert::Infallible> {
-    task.await;
-    Ok(())
-}
-
-/// Looks until the driver answers.
-async fn discover(
-    gpus: Gpus,
-    snapshots: watch::Sender<Option<Arc<Snapshot>>>,
-    metrics: Arc<Metrics>,
-    cancel: CancellationToken,
-) -> Result<(), std::convert::Infallible> {
-    let mut told = None;
-    loop {
-        match gpus.look().await {
-            Ok(snapshot) => {
-                tell(&snapshot);
-                metrics.set_gpus(&snapshot);
-                snapshots.send_replace(Some(snapshot));
-                cancel.cancelled().await;
-                return Ok(());
-            }
-            Err(error) => {
-                let text = error.to_string();
-                if told.as_ref() != Some(&text) {
-                    tracing::warn!(%error, "the GPU driver isn't ready; waiting for it");
-                    told = Some(text);
-                }
-            }
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return Ok(()),
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
-        }
-    }
-}
-
-fn tell(snapshot: &Snapshot) {
-    tracing::info!(
-        gpus = snapshot.inventory.len(),
-        libraries = snapshot.files.files.len(),
-        "the GPU driver has answered"
-    );
-    for problem in &snapshot.problems {
-        tracing::error!(%problem, "a GPU doesn't answer; it is left out");
-    }
-    for left_out in snapshot.inventory.devices().1 {
-        tracing::warn!(%left_out, "a device lacks an attribute");
-    }
 }
 
 /// Puts our hook program where container runtimes find it. Specs of running containers name that path for as long as they live.

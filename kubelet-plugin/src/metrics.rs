@@ -1,7 +1,11 @@
 //! What the plugin counts. Labels have few values; what is unknown is absent.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use aliquot_api::ids::{GpuUuid, PciAddress};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -13,6 +17,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::gpus::Snapshot;
+use crate::store::PreparedClaim;
 
 /// Which call of kubelet, and how it ended.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -26,6 +31,28 @@ struct CallLabels {
 struct FailureLabels {
     operation: &'static str,
     reason: &'static str,
+}
+
+/// A part of preparing, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct PhaseLabels {
+    phase: &'static str,
+    result: &'static str,
+}
+
+/// Which claim has which device, spelt so that it joins with DCGM's series.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(non_snake_case)]
+struct AllocationLabels {
+    node: String,
+    UUID: String,
+    GPU_I_ID: String,
+    form: &'static str,
+    namespace: String,
+    claim: String,
+    request: String,
+    device: String,
+    admin_access: &'static str,
 }
 
 /// How a write ended.
@@ -57,6 +84,10 @@ pub(crate) struct Metrics {
     registry: Registry,
     calls: Family<CallLabels, Histogram, fn() -> Histogram>,
     failures: Family<FailureLabels, Counter>,
+    phases: Family<PhaseLabels, Histogram, fn() -> Histogram>,
+    allocations: Family<AllocationLabels, Gauge>,
+    node: String,
+    gpu_uuids: Mutex<BTreeMap<PciAddress, GpuUuid>>,
     prepared_claims: Gauge,
     damaged_files: Counter,
     slice_writes: Family<WriteLabels, Counter>,
@@ -83,16 +114,38 @@ impl Operation {
     }
 }
 
+/// A part of preparing a claim.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Phase {
+    /// Asking the API server.
+    Read,
+    /// Waiting for devices that others hold.
+    Wait,
+    /// Writing files.
+    Write,
+}
+
+impl Phase {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Wait => "wait",
+            Self::Write => "write",
+        }
+    }
+}
+
 fn duration_buckets() -> Histogram {
     Histogram::new([0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 45.0])
 }
 
 impl Metrics {
     /// Metrics that have counted nothing.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(node: &str) -> Self {
         let mut registry = Registry::with_prefix("aliquot");
         let calls = Family::new_with_constructor(duration_buckets as fn() -> Histogram);
-        let (failures, slice_writes) = (Family::default(), Family::default());
+        let phases = Family::new_with_constructor(duration_buckets as fn() -> Histogram);
+        let (failures, slice_writes, allocations) = (Family::default(), Family::default(), Family::default());
         let (prepared_claims, damaged_files, gpu_problems) = (Gauge::default(), Counter::default(), Gauge::default());
         let (gpu_info, gpu_memory) = (Family::default(), Family::default());
         registry.register("build", "This program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
@@ -102,6 +155,13 @@ impl Metrics {
             Unit::Seconds,
             calls.clone(),
         );
+        registry.register_with_unit(
+            "prepare_duration",
+            "Time for a part of preparing a claim: reading it, waiting for its devices, writing files",
+            Unit::Seconds,
+            phases.clone(),
+        );
+        registry.register("allocation_info", "Which claim has which device", allocations.clone());
         registry.register("claim_call_failures", "Claims that couldn't be prepared or unprepared", failures.clone());
         registry.register("prepared_claims", "Claims that are prepared now", prepared_claims.clone());
         registry.register("claim_store_errors", "Claim files found damaged", damaged_files.clone());
@@ -116,6 +176,10 @@ impl Metrics {
             registry,
             calls,
             failures,
+            phases,
+            allocations,
+            node: node.to_owned(),
+            gpu_uuids: Mutex::default(),
             prepared_claims,
             damaged_files,
             slice_writes,
@@ -135,9 +199,36 @@ impl Metrics {
         }
     }
 
-    /// So many claims are prepared.
-    pub(crate) fn set_prepared_claims(&self, claims: usize) {
-        self.prepared_claims.set(i64::try_from(claims).unwrap_or(i64::MAX));
+    /// A part of preparing a claim is over.
+    pub(crate) fn phase(&self, phase: Phase, took: Duration, success: bool) {
+        let result = if success { "success" } else { "failure" };
+        self.phases.get_or_create(&PhaseLabels { phase: phase.label(), result }).observe(took.as_secs_f64());
+    }
+
+    /// These claims are prepared.
+    pub(crate) fn set_claims<'a>(&self, claims: impl IntoIterator<Item = &'a PreparedClaim>) {
+        self.allocations.clear();
+        let mut count = 0;
+        // DCGM knows a MIG device by its GPU's UUID and its GPU instance.
+        let uuids = self.gpu_uuids.lock().unwrap_or_else(PoisonError::into_inner);
+        for claim in claims {
+            count += 1;
+            for device in &claim.devices {
+                let labels = AllocationLabels {
+                    node: self.node.clone(),
+                    UUID: uuids.get(&device.pci).unwrap_or(&device.uuid).to_string(),
+                    GPU_I_ID: device.mig.map_or_else(String::new, |mig| mig.gpu_instance.to_string()),
+                    form: if device.mig.is_some() { "mig" } else { "whole" },
+                    namespace: claim.namespace.clone(),
+                    claim: claim.name.clone(),
+                    request: device.request.clone(),
+                    device: device.device.to_string(),
+                    admin_access: if device.admin_access { "true" } else { "false" },
+                };
+                self.allocations.get_or_create(&labels).set(1);
+            }
+        }
+        self.prepared_claims.set(count);
     }
 
     /// A claim's file was found damaged.
@@ -155,7 +246,10 @@ impl Metrics {
     pub(crate) fn set_gpus(&self, snapshot: &Snapshot) {
         self.gpu_info.clear();
         self.gpu_memory.clear();
-        for (name, gpu) in snapshot.inventory.gpus() {
+        let mut uuids = self.gpu_uuids.lock().unwrap_or_else(PoisonError::into_inner);
+        for (number, gpu) in snapshot.inventory.gpus() {
+            let name = number.to_string();
+            uuids.insert(gpu.pci, gpu.uuid.clone());
             let info = GpuInfoLabels {
                 gpu: name.clone(),
                 UUID: gpu.uuid.to_string(),

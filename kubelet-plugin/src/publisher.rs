@@ -2,22 +2,30 @@
 //! its node when it starts, and people remove them too.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_api::ids::{DriverName, PoolName};
-use aliquot_device::publish::{Action, Owner, Pool, plan};
+use aliquot_device::publish::{Action, Owner, Pool, is_same, plan};
 use futures::StreamExt;
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{ResourceSlice, ResourceSliceSpec};
 use kube::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, ClusterError};
+use crate::files::{At, FileError};
 use crate::gpus::Snapshot;
 use crate::metrics::Metrics;
+
+/// How often a process that waits looks whether the one that publishes has ended.
+const LOOK_FOR_TURN: Duration = Duration::from_millis(100);
 
 /// After a write that failed.
 const RETRY: Duration = Duration::from_secs(2);
@@ -35,9 +43,30 @@ pub(crate) struct Publisher {
     /// The devices; none until the driver answers.
     pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Whether the API shows them.
-    pub published: watch::Sender<bool>,
+    pub published: watch::Sender<Published>,
+    /// The lock of who publishes: two versions would undo each other's slices while one replaces the other.
+    pub lock: PathBuf,
     /// Where writes are counted.
     pub metrics: Arc<Metrics>,
+}
+
+/// Whether the API shows the node's devices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Published {
+    /// Not yet.
+    No,
+    /// Another process of this plugin takes care of it, until it ends.
+    ByAnother,
+    /// By us.
+    Yes,
+}
+
+/// The publisher can't go on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PublishError {
+    /// The lock can't be had.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 /// Our slices in the API, as far as we have heard.
@@ -48,6 +77,8 @@ struct Index {
     list: BTreeMap<String, ResourceSlice>,
     /// Whether a whole list has arrived.
     is_whole: bool,
+    /// What we wrote and what the server made of it, where it dropped something: by the slice's name.
+    altered: BTreeMap<String, (ResourceSliceSpec, ResourceSliceSpec)>,
 }
 
 impl Index {
@@ -71,6 +102,17 @@ impl Index {
         }
     }
 
+    /// The slices as we mean them: what a server drops, it drops again.
+    fn as_meant(&self) -> Vec<ResourceSlice> {
+        let mean = |(name, slice): (&String, &ResourceSlice)| match self.altered.get(name) {
+            Some((wanted, stored)) if *stored == slice.spec => {
+                ResourceSlice { spec: wanted.clone(), metadata: slice.metadata.clone() }
+            }
+            Some(_) | None => slice.clone(),
+        };
+        self.slices.iter().map(mean).collect()
+    }
+
     /// The Node that owns what is published; empty if that is nothing.
     fn owner_uid(&self) -> String {
         let owners = self.slices.values().filter_map(|slice| slice.metadata.owner_references.as_ref()?.first());
@@ -79,8 +121,28 @@ impl Index {
 }
 
 impl Publisher {
-    /// Publishes until cancelled. The slices stay: kubelet removes them if we don't come back.
-    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+    /// Waits for its turn and publishes until cancelled. The slices stay: kubelet removes them if we don't come back.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) -> Result<(), PublishError> {
+        let options =
+            |mut options: std::fs::OpenOptions| options.write(true).create(true).truncate(false).open(&self.lock);
+        let lock = options(File::options()).at("open", &self.lock)?;
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            if error != Errno::WOULDBLOCK {
+                return Err(error).at("lock", &self.lock)?;
+            }
+            self.published.send_replace(Published::ByAnother);
+            tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                () = tokio::time::sleep(LOOK_FOR_TURN) => {}
+            }
+        }
+        self.published.send_replace(Published::No);
+        self.publish(cancel).await;
+        drop(lock);
+        Ok(())
+    }
+
+    async fn publish(&mut self, cancel: CancellationToken) {
         let api = Api::<ResourceSlice>::all(self.cluster.client());
         let ours =
             watcher::Config::default().fields(&format!("spec.driver={},spec.nodeName={}", self.driver, self.node));
@@ -108,7 +170,7 @@ impl Publisher {
             match self.reconcile(&snapshot, &mut index).await {
                 Ok(()) => {
                     told = None;
-                    self.published.send_replace(true);
+                    self.published.send_replace(Published::Yes);
                 }
                 Err(error) => {
                     retry = true;
@@ -126,8 +188,9 @@ impl Publisher {
     async fn reconcile(&self, snapshot: &Snapshot, index: &mut Index) -> Result<(), ClusterError> {
         let (devices, _) = snapshot.inventory.devices();
         let owner = Owner { node: self.node.clone(), uid: index.owner_uid() };
-        let mut pool = Pool { driver: self.driver.clone(), name: self.pool.clone(), owner, devices };
-        let existing: Vec<ResourceSlice> = index.slices.values().cloned().collect();
+        let is_ready = snapshot.is_ready;
+        let mut pool = Pool { driver: self.driver.clone(), name: self.pool.clone(), owner, devices, is_ready };
+        let existing = index.as_meant();
         if plan(&pool, &existing).is_empty() {
             return Ok(());
         }
@@ -142,16 +205,26 @@ impl Publisher {
     }
 
     async fn carry_out(&self, action: Action, index: &mut Index) -> Result<(), ClusterError> {
-        let written = match action {
+        let (wanted, written) = match action {
             Action::Delete { name, uid } => {
                 self.cluster.delete_slice(&name, &uid).await?;
                 tracing::info!(slice = name, "deleted a slice");
                 index.slices.remove(&name);
                 return Ok(());
             }
-            Action::Update(slice) => self.cluster.update_slice(&slice).await?,
-            Action::Create(slice) => self.cluster.create_slice(&slice).await?,
+            Action::Update(slice) => (slice.spec.clone(), self.cluster.update_slice(&slice).await?),
+            Action::Create(slice) => (slice.spec.clone(), self.cluster.create_slice(&slice).await?),
         };
+        let name = written.metadata.name.clone().unwrap_or_default();
+        if is_same(&wanted, &written.spec) {
+            index.altered.remove(&name);
+        } else {
+            tracing::error!(
+                slice = name,
+                "the API server has dropped fields of a slice: a feature of Kubernetes that it needs is off"
+            );
+            index.altered.insert(name, (wanted, written.spec.clone()));
+        }
         tracing::info!(
             slice = written.metadata.name,
             devices = written.spec.devices.as_ref().map_or(0, Vec::len),

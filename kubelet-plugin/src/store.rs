@@ -1,26 +1,40 @@
 //! What is prepared on this node, as it must survive a restart: one small file per claim.
 //!
 //! ```text
-//! {"format":"aliquot-claim","version":1,"sha256":"…"}     a line about the rest, so that any version can tell damage from news
+//! 64 digits {"format":"aliquot-claim","version":1,"uid":…,"holds":["0000:1b:00.0"],"body":64 digits}
 //! {"bootId":…,"uid":…,"namespace":…,"name":…,"devices":[…]}
 //! ```
 //!
-//! The checksum is of the bytes as they stand, after the format and version: not of what they mean, so a later version may add fields,
-//! which this one ignores. The version rises only when an older reader would be wrong. A damaged file harms its own claim alone.
+//! The digits are SHA-256: in front of the first line's JSON, of that JSON; in it, of all that follows. They are of the bytes as they stand,
+//! not of what they mean: a later version may add fields, which this one ignores. The version rises only for what an older
+//! program would get wrong. Whatever a claim's file says that can't be read, its first line tells which GPUs nobody else may have.
+//!
+//! The files are the truth, and two processes may use them at once while one replaces the other. They take turns by a lock, and a
+//! number in the lock's file says when the other has changed something.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use aliquot_api::ids::ClaimUid;
+use aliquot_api::ids::{ClaimUid, PciAddress};
 use aliquot_device::prepare::PlannedDevice;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, Durability, FileError};
+use crate::files::{self, At, Durability, FileError};
 use crate::hash::sha256;
 
 const FORMAT: &str = "aliquot-claim";
 
 /// The newest version that this program reads, and the one that it writes.
 const VERSION: u32 = 1;
+
+/// How long another process may have its turn. It takes milliseconds, unless the process is stopped or its disk is.
+const TURN: Duration = Duration::from_secs(10);
 
 /// A claim whose devices are prepared.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,87 +52,143 @@ pub(crate) struct PreparedClaim {
     pub devices: Vec<PlannedDevice>,
 }
 
+/// A claim's file that is no [`PreparedClaim`] (any more).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unreadable {
+    /// Why.
+    pub reason: String,
+    /// The GPUs that it holds, as far as it says.
+    pub holds: Vec<PciAddress>,
+    /// Whether a newer program wrote it, which knows how to release it.
+    pub is_too_new: bool,
+}
+
+/// What a claim's file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// What is prepared.
+    Prepared(PreparedClaim),
+    /// Nothing that can be read, or not by this program.
+    Unreadable(Unreadable),
+}
+
+impl Entry {
+    /// Whether it holds what a device needs.
+    pub(crate) fn excludes(&self, device: &PlannedDevice) -> bool {
+        match self {
+            Self::Prepared(claim) => claim.devices.iter().any(|other| other.excludes(device)),
+            Self::Unreadable(file) => !device.admin_access && file.holds.contains(&device.pci),
+        }
+    }
+}
+
 #[derive(Debug, Serialize, Deserialize)]
 struct Header {
     format: String,
     version: u32,
-    sha256: String,
+    uid: ClaimUid,
+    holds: Vec<PciAddress>,
+    body: String,
 }
 
-/// A claim's file can't be read or written.
+/// The claims' files can't be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     /// The file system failed.
     #[error(transparent)]
     File(#[from] FileError),
-    /// It isn't what was written.
-    #[error("{}: damaged: {reason}", .path.display())]
-    Damaged {
+    /// It can't be written down.
+    #[error("{}: encode: {cause}", .path.display())]
+    Encode {
         /// Which file.
         path: PathBuf,
-        /// What is wrong.
-        reason: String,
+        /// Why.
+        #[source]
+        cause: serde_json::Error,
     },
-    /// A newer program wrote it.
-    #[error("{}: written in version {found}, this program reads up to {VERSION}", .path.display())]
-    TooNew {
-        /// Which file.
+    /// Another process keeps its turn.
+    #[error("{}: another process of this plugin has had the lock for {} s", .path.display(), TURN.as_secs())]
+    Busy {
+        /// The lock.
         path: PathBuf,
-        /// Its version.
-        found: u32,
     },
 }
 
-/// The folder of the claims' files.
+/// The claims' files.
 #[derive(Debug)]
 pub(crate) struct ClaimStore {
     folder: PathBuf,
+    lock: PathBuf,
+    lock_file: File,
+    known: Mutex<Known>,
+}
+
+/// What the files said when they were last read.
+#[derive(Debug)]
+struct Known {
+    /// The number in the lock's file then. None before the first time.
+    number: Option<u64>,
+    entries: BTreeMap<ClaimUid, Entry>,
 }
 
 impl ClaimStore {
-    /// Opens the store, creating its folder.
+    /// Opens the store, creating its folder. Its lock lies beside the folder.
     pub(crate) fn open(folder: PathBuf) -> Result<Self, FileError> {
         files::create_folder(&folder)?;
-        Ok(Self { folder })
+        let lock = folder.with_extension("lock");
+        let options =
+            |mut options: std::fs::OpenOptions| options.read(true).write(true).create(true).truncate(false).open(&lock);
+        let lock_file = options(File::options()).at("open", &lock)?;
+        Ok(Self { folder, lock, lock_file, known: Mutex::new(Known { number: None, entries: BTreeMap::new() }) })
     }
 
-    /// All claims, and the files that are none (any more).
-    pub(crate) fn load(&self) -> Result<(Vec<PreparedClaim>, Vec<StoreError>), FileError> {
-        let (mut claims, mut damaged) = (Vec::new(), Vec::new());
-        for name in files::list(&self.folder)? {
-            let path = self.folder.join(&name);
-            let Some(uid) = name.strip_suffix(".json").and_then(|uid| uid.parse::<ClaimUid>().ok()) else {
-                // What a write left that was cut off.
-                if name.starts_with('.') {
-                    files::remove(&path, Durability::UntilReboot)?;
-                }
-                continue;
-            };
-            match read(&path, &uid) {
-                Ok(Some(claim)) => claims.push(claim),
-                Ok(None) => {}
-                Err(error) => damaged.push(error),
+    /// Takes a turn, which ends with the value. Blocks.
+    pub(crate) fn turn(&self) -> Result<Turn<'_>, StoreError> {
+        // Nothing that happens under this lock can panic halfway through a change.
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = Instant::now() + TURN;
+        loop {
+            match flock(&self.lock_file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => std::thread::sleep(Duration::from_millis(2)),
+                Err(Errno::WOULDBLOCK) => return Err(StoreError::Busy { path: self.lock.clone() }),
+                Err(error) => return Err(error).at("lock", &self.lock)?,
             }
         }
-        Ok((claims, damaged))
+        let released = Released(&self.lock_file);
+        let number = self.number()?;
+        if known.number != Some(number) {
+            known.entries = self.load()?;
+            known.number = Some(number);
+        }
+        Ok(Turn { store: self, _released: released, known })
     }
 
-    /// Records a claim. It is on the disk when this returns.
-    pub(crate) fn save(&self, claim: &PreparedClaim) -> Result<(), StoreError> {
-        let path = self.path(&claim.uid);
-        let unwritable =
-            |error: serde_json::Error| StoreError::Damaged { path: path.clone(), reason: error.to_string() };
-        let body = serde_json::to_vec(claim).map_err(unwritable)?;
-        let header = Header { format: FORMAT.to_owned(), version: VERSION, sha256: checksum(VERSION, &body) };
-        let mut content = serde_json::to_vec(&header).map_err(unwritable)?;
-        content.push(b'\n');
-        content.extend(body);
-        Ok(files::replace(&path, &content, 0o600, Durability::OnDisk)?)
+    fn number(&self) -> Result<u64, FileError> {
+        let mut bytes = [0; 8];
+        match self.lock_file.read_exact_at(&mut bytes, 0) {
+            Ok(()) => Ok(u64::from_le_bytes(bytes)),
+            // It is new.
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => Ok(0),
+            Err(error) => Err(error).at("read", &self.lock),
+        }
     }
 
-    /// Forgets a claim.
-    pub(crate) fn remove(&self, uid: &ClaimUid) -> Result<(), FileError> {
-        files::remove(&self.path(uid), Durability::OnDisk).map(|_| ())
+    fn load(&self) -> Result<BTreeMap<ClaimUid, Entry>, FileError> {
+        let mut entries = BTreeMap::new();
+        for name in files::list(&self.folder)? {
+            let path = self.folder.join(&name);
+            if let Some(uid) = name.strip_suffix(".json").and_then(|uid| uid.parse::<ClaimUid>().ok()) {
+                if let Some(content) = files::read(&path)? {
+                    let entry = decode(&uid, &content);
+                    entries.insert(uid, entry);
+                }
+            } else if name.starts_with('.') {
+                // What a write left that was cut off. Nobody else is writing now.
+                files::remove(&path, Durability::UntilReboot)?;
+            }
+        }
+        Ok(entries)
     }
 
     fn path(&self, uid: &ClaimUid) -> PathBuf {
@@ -126,30 +196,114 @@ impl ClaimStore {
     }
 }
 
-fn read(path: &Path, uid: &ClaimUid) -> Result<Option<PreparedClaim>, StoreError> {
-    let Some(content) = files::read(path)? else { return Ok(None) };
-    let damaged = |reason: String| StoreError::Damaged { path: path.to_owned(), reason };
-    let end = content.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("it has no header".to_owned()))?;
-    let (header, body) = (&content[..end], &content[end + 1..]);
-    let header: Header = serde_json::from_slice(header).map_err(|error| damaged(format!("header: {error}")))?;
-    if header.format != FORMAT {
-        return Err(damaged(format!("its format is {:?}", header.format)));
+/// Gives the lock back.
+#[derive(Debug)]
+struct Released<'a>(&'a File);
+
+impl Drop for Released<'_> {
+    fn drop(&mut self) {
+        // It can't fail for a lock that we have, and ends with the process at the latest.
+        let _ = flock(self.0, FlockOperation::Unlock);
     }
-    if header.version > VERSION {
-        return Err(StoreError::TooNew { path: path.to_owned(), found: header.version });
-    }
-    if header.sha256 != checksum(header.version, body) {
-        return Err(damaged("the checksum doesn't match".to_owned()));
-    }
-    let claim: PreparedClaim = serde_json::from_slice(body).map_err(|error| damaged(error.to_string()))?;
-    if claim.uid != *uid {
-        return Err(damaged(format!("it is about claim {}", claim.uid)));
-    }
-    Ok(Some(claim))
 }
 
-fn checksum(version: u32, body: &[u8]) -> String {
-    sha256(&[format!("{FORMAT} {version}\n").as_bytes(), body].concat())
+/// A turn: nobody else reads or changes the files.
+#[derive(Debug)]
+pub(crate) struct Turn<'a> {
+    store: &'a ClaimStore,
+    // Fields are dropped in this order: the files' lock is this process's, so it goes before another thread may take it.
+    _released: Released<'a>,
+    known: MutexGuard<'a, Known>,
+}
+
+impl Turn<'_> {
+    /// What the files say.
+    pub(crate) fn entries(&self) -> &BTreeMap<ClaimUid, Entry> {
+        &self.known.entries
+    }
+
+    /// Records a claim. It is on the disk when this returns.
+    pub(crate) fn save(&mut self, claim: &PreparedClaim) -> Result<(), StoreError> {
+        let path = self.store.path(&claim.uid);
+        let content = encode(claim).map_err(|cause| StoreError::Encode { path: path.clone(), cause })?;
+        self.announce()?;
+        files::replace(&path, &content, 0o600, Durability::OnDisk)?;
+        self.known.entries.insert(claim.uid.clone(), Entry::Prepared(claim.clone()));
+        Ok(())
+    }
+
+    /// Forgets a claim.
+    pub(crate) fn remove(&mut self, uid: &ClaimUid) -> Result<(), StoreError> {
+        self.announce()?;
+        files::remove(&self.store.path(uid), Durability::OnDisk)?;
+        self.known.entries.remove(uid);
+        Ok(())
+    }
+
+    /// Tells other processes that there will be something new, also if we don't get to finish it.
+    fn announce(&mut self) -> Result<(), FileError> {
+        let number = self.known.number.unwrap_or_default().wrapping_add(1);
+        self.known.number = None;
+        self.store.lock_file.write_all_at(&number.to_le_bytes(), 0).at("write", &self.store.lock)?;
+        self.known.number = Some(number);
+        Ok(())
+    }
+}
+
+fn encode(claim: &PreparedClaim) -> Result<Vec<u8>, serde_json::Error> {
+    let body = serde_json::to_vec(claim)?;
+    let mut holds: Vec<PciAddress> =
+        claim.devices.iter().filter(|device| !device.admin_access).map(|device| device.pci).collect();
+    holds.sort_unstable();
+    holds.dedup();
+    let header =
+        Header { format: FORMAT.to_owned(), version: VERSION, uid: claim.uid.clone(), holds, body: sha256(&body) };
+    let header = serde_json::to_vec(&header)?;
+    Ok([sha256(&header).as_bytes(), b" ", &header, b"\n", &body].concat())
+}
+
+fn decode(uid: &ClaimUid, content: &[u8]) -> Entry {
+    let unreadable = |reason: String, holds: Vec<PciAddress>, is_too_new| {
+        Entry::Unreadable(Unreadable { reason, holds, is_too_new })
+    };
+    let damaged = |reason: &str, holds| unreadable(format!("damaged: {reason}"), holds, false);
+
+    let end = content.iter().position(|byte| *byte == b'\n').unwrap_or(content.len());
+    let (line, body) = (&content[..end], content.get(end + 1..).unwrap_or_default());
+    let Some((sum, header)) = line.split_at_checked(64).and_then(|(sum, rest)| Some((sum, rest.strip_prefix(b" ")?)))
+    else {
+        return damaged("it has no header", vec![]);
+    };
+    if sha256(header).as_bytes() != sum {
+        return damaged("the header's checksum doesn't match", vec![]);
+    }
+    let header: Header = match serde_json::from_slice(header) {
+        Ok(header) => header,
+        Err(error) => return damaged(&format!("header: {error}"), vec![]),
+    };
+    if header.format != FORMAT || header.uid != *uid {
+        return damaged(&format!("it is a {:?} of {}", header.format, header.uid), header.holds);
+    }
+    if header.version > VERSION {
+        let reason = format!("it is of version {}, this program reads up to {VERSION}", header.version);
+        return unreadable(reason, header.holds, true);
+    }
+    if header.body != sha256(body) {
+        return damaged("the checksum doesn't match", header.holds);
+    }
+    match serde_json::from_slice(body) {
+        Ok(claim) => Entry::Prepared(claim),
+        Err(error) => damaged(&error.to_string(), header.holds),
+    }
+}
+
+/// A claim's file as a newer program would write it, for the tests of other modules.
+#[cfg(test)]
+pub(crate) fn encode_as(version: u32, claim: &PreparedClaim) -> Vec<u8> {
+    let content = String::from_utf8(encode(claim).unwrap()).unwrap();
+    let (line, body) = content.split_once('\n').unwrap();
+    let header = line[65..].replace("\"version\":1", &format!("\"version\":{version}"));
+    format!("{} {header}\n{body}", sha256(header.as_bytes())).into_bytes()
 }
 
 #[cfg(test)]
@@ -170,6 +324,7 @@ mod tests {
                 uuid: "GPU-a".parse().unwrap(),
                 pci: "0000:1b:00.0".parse().unwrap(),
                 minor: 3,
+                mig: None,
                 admin_access: false,
                 share_id: None,
             }],
@@ -182,80 +337,111 @@ mod tests {
         (folder, store)
     }
 
+    /// What another process finds.
+    fn found(store: &ClaimStore) -> BTreeMap<String, Entry> {
+        let other = ClaimStore::open(store.folder.clone()).unwrap();
+        let turn = other.turn().unwrap();
+        turn.entries().iter().map(|(uid, entry)| (uid.to_string(), entry.clone())).collect()
+    }
+
+    fn prepared(uids: &[&str]) -> BTreeMap<String, Entry> {
+        uids.iter().map(|uid| ((*uid).to_owned(), Entry::Prepared(claim(uid)))).collect()
+    }
+
     #[test]
     fn the_format_is_this() {
         let (_folder, store) = store();
-        store.save(&claim("uid-1")).unwrap();
+        store.turn().unwrap().save(&claim("uid-1")).unwrap();
         let text = fs::read_to_string(store.folder.join("uid-1.json")).unwrap();
         let expected = concat!(
-            r#"{"format":"aliquot-claim","version":1,"sha256":"1a8c5b58b0c3ba0b5f9e3ba7e4d2b4d7"#,
+            "4a5fd69d1c5b0c5e ",
+            r#"{"format":"aliquot-claim","version":1,"uid":"uid-1","holds":["0000:1b:00.0"],"body":"#,
             "\n",
             r#"{"bootId":"boot-1","uid":"uid-1","namespace":"default","name":"train-gpu-x7k2p","devices":"#,
             r#"[{"request":"gpu","device":"gpu-3","uuid":"GPU-a","pci":"0000:1b:00.0","minor":3}]}"#,
         );
-        let without_sum = |text: &str| {
-            let (head, body) = text.split_once('\n').map(|(head, body)| (head.to_owned(), body.to_owned())).unwrap();
-            (head.split("\"sha256\"").next().unwrap().to_owned(), body)
+        let without_sums = |text: &str| {
+            let (line, body) = text.split_once('\n').unwrap();
+            let (sum, header) = line.split_once(' ').unwrap();
+            assert!(sum.bytes().all(|digit| digit.is_ascii_hexdigit()));
+            (header.split_once("\"body\":").unwrap().0.to_owned(), body.to_owned())
         };
-        assert_eq!(without_sum(&text), without_sum(expected));
+        assert_eq!(without_sums(&text), without_sums(expected));
     }
 
     #[test]
-    fn what_was_saved_is_loaded_until_removed() {
+    fn what_was_saved_is_found_until_removed_by_every_process() {
         let (_folder, store) = store();
+        let other = ClaimStore::open(store.folder.clone()).unwrap();
         for uid in ["uid-2", "uid-1"] {
-            store.save(&claim(uid)).unwrap();
+            store.turn().unwrap().save(&claim(uid)).unwrap();
+            assert!(other.turn().unwrap().entries().contains_key(&uid.parse().unwrap()));
         }
-        assert_eq!(store.load().unwrap().0, [claim("uid-1"), claim("uid-2")]);
-        store.remove(&"uid-1".parse().unwrap()).unwrap();
-        store.remove(&"uid-1".parse().unwrap()).unwrap();
-        assert_eq!(store.load().unwrap().0, [claim("uid-2")]);
+        assert_eq!(found(&store), prepared(&["uid-1", "uid-2"]));
+        for _ in 0..2 {
+            other.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap();
+            assert_eq!(store.turn().unwrap().entries().len(), 1);
+            assert_eq!(found(&store), prepared(&["uid-2"]));
+        }
     }
 
     #[test]
     fn a_file_cut_off_or_changed_at_any_byte_harms_only_its_claim() {
         let (_folder, store) = store();
-        store.save(&claim("good")).unwrap();
-        store.save(&claim("bad")).unwrap();
+        for uid in ["good", "bad"] {
+            store.turn().unwrap().save(&claim(uid)).unwrap();
+        }
         let path = store.folder.join("bad.json");
         let whole = fs::read(&path).unwrap();
-        let cuts = (0..whole.len()).map(|length| whole[..length].to_vec());
+        let header = whole.iter().position(|byte| *byte == b'\n').unwrap();
+        let cuts = (0..whole.len()).map(|length| (length, whole[..length].to_vec()));
         let flips = (0..whole.len()).map(|at| {
             let mut bytes = whole.clone();
             bytes[at] ^= 1;
-            bytes
+            (at, bytes)
         });
-        for bytes in cuts.chain(flips) {
+        for (at, bytes) in cuts.chain(flips) {
             fs::write(&path, &bytes).unwrap();
-            let (claims, damaged) = store.load().unwrap();
-            assert_eq!(claims, [claim("good")], "{}", String::from_utf8_lossy(&bytes));
-            assert_eq!(damaged.len(), 1);
-            assert!(damaged[0].to_string().contains("bad.json"), "{}", damaged[0]);
+            let mut all = found(&store);
+            let bad = all.remove("bad").unwrap();
+            assert_eq!(all, prepared(&["good"]), "{at}");
+            let Entry::Unreadable(file) = bad else { panic!("{at}: {}", String::from_utf8_lossy(&bytes)) };
+            assert!(file.reason.starts_with("damaged: ") && !file.is_too_new, "{at}: {}", file.reason);
+            // While the first line is whole, the GPU is nobody else's.
+            let holds =
+                if at > header { claim("bad").devices.iter().map(|device| device.pci).collect() } else { vec![] };
+            if at != header {
+                assert_eq!(file.holds, holds, "{at}");
+            }
         }
     }
 
     #[test]
-    fn a_later_minor_change_is_read_and_a_later_version_is_told() {
+    fn a_later_addition_is_read_and_a_later_version_keeps_its_gpus() {
         let (_folder, store) = store();
-        let body = serde_json::to_string(&claim("uid-1")).unwrap().replacen('{', r#"{"later":true,"#, 1);
-        let write = |version| {
-            let sum = checksum(version, body.as_bytes());
-            let header = format!(r#"{{"format":"aliquot-claim","version":{version},"sha256":"{sum}","later":1}}"#);
-            fs::write(store.folder.join("uid-1.json"), format!("{header}\n{body}")).unwrap();
-        };
-        write(1);
-        assert_eq!(store.load().unwrap().0, [claim("uid-1")]);
-        write(2);
-        let (claims, errors) = store.load().unwrap();
-        assert_eq!(claims, []);
-        assert!(errors[0].to_string().ends_with("written in version 2, this program reads up to 1"), "{}", errors[0]);
+        let path = store.folder.join("uid-1.json");
+        fs::write(&path, encode_as(1, &claim("uid-1"))).unwrap();
+        assert_eq!(found(&store), prepared(&["uid-1"]));
+        let with_more = String::from_utf8(encode(&claim("uid-1")).unwrap()).unwrap();
+        let (line, body) = with_more.split_once('\n').unwrap();
+        let body = body.replacen('{', r#"{"later":true,"#, 1);
+        let old_sum = line.rsplit('"').nth(1).unwrap();
+        let header = line[65..].replace(old_sum, &sha256(body.as_bytes())).replacen('{', r#"{"later":1,"#, 1);
+        fs::write(&path, format!("{} {header}\n{body}", sha256(header.as_bytes()))).unwrap();
+        assert_eq!(found(&store), prepared(&["uid-1"]));
+
+        fs::write(&path, encode_as(2, &claim("uid-1"))).unwrap();
+        let Some(Entry::Unreadable(file)) = found(&store).remove("uid-1") else { panic!() };
+        assert_eq!(file.reason, "it is of version 2, this program reads up to 1");
+        assert!(file.is_too_new);
+        assert!(Entry::Unreadable(file).excludes(&claim("uid-2").devices[0]));
     }
 
     #[test]
     fn leftovers_of_a_cut_off_write_are_cleaned_away() {
         let (_folder, store) = store();
         fs::write(store.folder.join(".uid-1.json.new"), "{").unwrap();
-        assert_eq!(store.load().unwrap().0, []);
+        assert_eq!(found(&store), BTreeMap::new());
         assert_eq!(files::list(&store.folder).unwrap(), Vec::<String>::new());
     }
 }

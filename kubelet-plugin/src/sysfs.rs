@@ -5,6 +5,8 @@ use std::path::Path;
 
 use aliquot_api::ids::PciAddress;
 
+use crate::files;
+
 /// What sysfs says about a PCI function. What it doesn't say is absent.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
@@ -12,6 +14,21 @@ pub(crate) struct Place {
     pub numa_node: Option<u32>,
     /// The root complex that it hangs off: `pci0000:17`.
     pub pcie_root: Option<String>,
+}
+
+/// NVIDIA's number among PCI's vendors.
+const VENDOR: &str = "0x10de";
+
+/// The addresses of the machine's GPUs, whether a driver has them or not.
+pub(crate) fn gpus(sys_root: &Path) -> Vec<PciAddress> {
+    let devices = sys_root.join("bus/pci/devices");
+    let says = |device: &str, file: &str, start: &str| {
+        fs::read_to_string(devices.join(device).join(file)).is_ok_and(|text| text.starts_with(start))
+    };
+    // A display controller, with or without a display.
+    let is_gpu = |device: &String| says(device, "vendor", VENDOR) && says(device, "class", "0x03");
+    let names = files::list(&devices).unwrap_or_default();
+    names.iter().filter(|name| is_gpu(name)).filter_map(|name| name.parse().ok()).collect()
 }
 
 /// Looks up a PCI function.
@@ -49,5 +66,13 @@ mod tests {
             assert_eq!(place(sys, "0000:1b:00.0".parse().unwrap()), expected);
         }
         assert_eq!(place(sys, "0000:43:00.0".parse().unwrap()), Place::default());
+
+        assert_eq!(gpus(sys), []);
+        for (vendor, class, found) in [("0x10de", "0x030200", 1), ("0x10de", "0x040300", 0), ("0x8086", "0x030000", 0)]
+        {
+            fs::write(device.join("vendor"), format!("{vendor}\n")).unwrap();
+            fs::write(device.join("class"), format!("{class}\n")).unwrap();
+            assert_eq!(gpus(sys).len(), found, "{vendor} {class}");
+        }
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use aliquot_api::ids::DeviceName;
-use aliquot_api::names::{STANDARD_DOMAIN, TYPE, TYPE_GPU};
+use aliquot_api::names::{STANDARD_DOMAIN, TYPE, TYPE_GPU, TYPE_MIG};
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::numbering::Numbering;
-use crate::observation::{Driver, Gpu, Observation};
+use crate::observation::{Driver, Gpu, Mig, Observation};
 
 /// The longest text that the API takes as an attribute.
 const ATTRIBUTE_MAX: usize = 64;
@@ -18,6 +18,16 @@ const ATTRIBUTE_MAX: usize = 64;
 pub struct Inventory {
     driver: Option<Driver>,
     gpus: BTreeMap<u32, Gpu>,
+    by_name: BTreeMap<DeviceName, (u32, Option<usize>)>,
+}
+
+/// What a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// The part of it, if it isn't the whole.
+    pub mig: Option<&'a Mig>,
 }
 
 /// An attribute that a device has and the API would refuse.
@@ -37,45 +47,96 @@ pub struct LeftOut {
 impl Inventory {
     /// Names what was observed. GPUs without a number are not offered: `numbering` has to have seen them.
     pub fn new(observation: Observation, numbering: &Numbering) -> Self {
-        let gpus = observation.gpus.into_iter().filter_map(|gpu| Some((numbering.get(gpu.pci)?, gpu))).collect();
-        Self { driver: observation.driver, gpus }
+        let gpus: BTreeMap<u32, Gpu> =
+            observation.gpus.into_iter().filter_map(|gpu| Some((numbering.get(gpu.pci)?, gpu))).collect();
+        let forms = gpus.iter().flat_map(|(number, gpu)| match &gpu.mig {
+            None => vec![(name(*number), (*number, None))],
+            Some(parts) => {
+                let part = |(index, mig)| (mig_name(*number, mig), (*number, Some(index)));
+                parts.iter().enumerate().map(part).collect()
+            }
+        });
+        let by_name = forms.filter_map(|(name, place)| Some((name.parse().ok()?, place))).collect();
+        Self { driver: observation.driver, gpus, by_name }
     }
 
-    /// The GPU behind a device, and the device's number.
-    pub fn gpu(&self, device: &DeviceName) -> Option<(u32, &Gpu)> {
-        let number: u32 = device.as_str().strip_prefix("gpu-")?.parse().ok()?;
-        let gpu = self.gpus.get(&number)?;
-        (name(number) == device.as_str()).then_some((number, gpu))
+    /// What is behind a name.
+    pub fn find(&self, device: &DeviceName) -> Option<Found<'_>> {
+        let (number, part) = self.by_name.get(device)?;
+        let gpu = self.gpus.get(number)?;
+        let mig = match part {
+            None => None,
+            Some(index) => Some(gpu.mig.as_ref()?.get(*index)?),
+        };
+        Some(Found { gpu, mig })
     }
 
-    /// How many GPUs there are.
+    /// How many devices there are.
     pub fn len(&self) -> usize {
-        self.gpus.len()
+        self.by_name.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.gpus.is_empty()
+        self.by_name.is_empty()
     }
 
-    /// The GPUs with their devices' names, by number.
-    pub fn gpus(&self) -> impl Iterator<Item = (String, &Gpu)> {
-        self.gpus.iter().map(|(number, gpu)| (name(*number), gpu))
+    /// The GPUs, by number.
+    pub fn gpus(&self) -> impl Iterator<Item = (u32, &Gpu)> {
+        self.gpus.iter().map(|(number, gpu)| (*number, gpu))
     }
 
-    /// The devices as they are published, by number, and what had to be left out.
-    pub fn devices(&self) -> (Vec<Device>, Vec<LeftOut>) {
+    /// The devices as they are published, each GPU's together, and what had to be left out.
+    pub fn devices(&self) -> (Vec<Vec<Device>>, Vec<LeftOut>) {
         let mut left_out = Vec::new();
-        let devices = self.gpus.iter().map(|(number, gpu)| self.device(*number, gpu, &mut left_out)).collect();
-        (devices, left_out)
+        let mut all = Vec::new();
+        for (number, gpu) in &self.gpus {
+            all.push(match &gpu.mig {
+                None => vec![self.device(*number, gpu, &mut left_out)],
+                Some(parts) => parts.iter().map(|mig| self.mig_device(*number, gpu, mig, &mut left_out)).collect(),
+            });
+        }
+        (all, left_out)
     }
 
     fn device(&self, number: u32, gpu: &Gpu, left_out: &mut Vec<LeftOut>) -> Device {
         let mut attributes = Attributes { device: name(number), values: BTreeMap::new(), left_out };
         attributes.text(TYPE, Some(TYPE_GPU));
         attributes.text("uuid", Some(gpu.uuid.as_str()));
-        attributes.int("index", Some(number));
         attributes.int("minor", Some(gpu.minor));
+        self.describe(number, gpu, &mut attributes);
+        let values = attributes.values;
+        let capacity =
+            gpu.memory.map(|bytes| BTreeMap::from([("memory".to_owned(), capacity(binary_quantity(bytes)))]));
+        Device { name: name(number), attributes: Some(values), capacity, ..Device::default() }
+    }
+
+    fn mig_device(&self, number: u32, gpu: &Gpu, mig: &Mig, left_out: &mut Vec<LeftOut>) -> Device {
+        let name = mig_name(number, mig);
+        let mut attributes = Attributes { device: name.clone(), values: BTreeMap::new(), left_out };
+        attributes.text(TYPE, Some(TYPE_MIG));
+        attributes.text("uuid", Some(mig.uuid.as_str()));
+        attributes.text("parentUUID", Some(gpu.uuid.as_str()));
+        attributes.text("profile", Some(&mig.profile));
+        self.describe(number, gpu, &mut attributes);
+        let values = attributes.values;
+        let engines = &mig.engines;
+        let counts = [
+            ("multiprocessors", engines.multiprocessors),
+            ("copyEngines", engines.copy),
+            ("decoders", engines.decoders),
+            ("encoders", engines.encoders),
+            ("jpegEngines", engines.jpeg),
+            ("ofaEngines", engines.ofa),
+        ];
+        let counts = counts.into_iter().map(|(key, count)| (key.to_owned(), capacity(count.to_string())));
+        let memory = ("memory".to_owned(), capacity(binary_quantity(mig.memory)));
+        Device { name, attributes: Some(values), capacity: Some(counts.chain([memory]).collect()), ..Device::default() }
+    }
+
+    /// What is true of a GPU and of each part of it.
+    fn describe(&self, number: u32, gpu: &Gpu, attributes: &mut Attributes<'_>) {
+        attributes.int("index", Some(number));
         attributes.text("productName", gpu.product_name.as_deref());
         attributes.text("brand", gpu.brand.as_deref());
         attributes.text("architecture", gpu.architecture.as_deref());
@@ -87,17 +148,22 @@ impl Inventory {
         attributes.standard_text("pciBusID", Some(&gpu.pci.to_string()));
         attributes.standard_text("pcieRoot", gpu.pcie_root.as_deref());
         attributes.standard_int("numaNode", gpu.numa_node);
-
-        let capacity = gpu.memory.map(|bytes| {
-            let value = Quantity(binary_quantity(bytes));
-            BTreeMap::from([("memory".to_owned(), DeviceCapacity { request_policy: None, value })])
-        });
-        Device { name: name(number), attributes: Some(attributes.values), capacity, ..Device::default() }
     }
+}
+
+fn capacity(value: String) -> DeviceCapacity {
+    DeviceCapacity { request_policy: None, value: Quantity(value) }
 }
 
 fn name(number: u32) -> String {
     format!("gpu-{number}")
+}
+
+/// `gpu-0-mig-1g10gb-4`. Compute instances that share a GPU instance differ in their ids.
+fn mig_name(number: u32, mig: &Mig) -> String {
+    let profile = mig.profile.replace('.', "").replace('+', "-");
+    let name = format!("gpu-{number}-mig-{profile}-{}", mig.start);
+    if mig.is_whole_instance { name } else { format!("{name}-{}", mig.compute_instance) }
 }
 
 struct Attributes<'a> {
@@ -184,6 +250,7 @@ fn binary_quantity(bytes: u64) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::observation::Engines;
 
     pub(crate) fn gpu(bus: &str, uuid: &str) -> Gpu {
         Gpu {
@@ -197,6 +264,7 @@ pub(crate) mod tests {
             memory: Some(81559 << 20),
             numa_node: Some(0),
             pcie_root: Some("pci0000:17".to_owned()),
+            mig: None,
         }
     }
 
@@ -230,7 +298,43 @@ pub(crate) mod tests {
             },
             "capacity": {"memory": {"value": "81559Mi"}},
         }]);
-        assert_eq!(serde_json::to_value(devices).unwrap(), expected);
+        assert_eq!(serde_json::to_value(devices.concat()).unwrap(), expected);
+    }
+
+    pub(crate) fn mig(uuid: &str, profile: &str, gpu_instance: u32, start: u32) -> Mig {
+        Mig {
+            uuid: uuid.parse().unwrap(),
+            gpu_instance,
+            compute_instance: 0,
+            profile: profile.to_owned(),
+            start,
+            is_whole_instance: true,
+            memory: 9984 << 20,
+            engines: Engines { multiprocessors: 16, copy: 1, decoders: 1, encoders: 0, jpeg: 1, ofa: 0 },
+        }
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_is_its_parts() {
+        let parts = vec![mig("MIG-a", "1g.10gb", 9, 4), mig("MIG-b", "1g.10gb+me", 7, 0)];
+        let shared = Mig { is_whole_instance: false, compute_instance: 1, ..mig("MIG-c", "1c.2g.20gb", 3, 2) };
+        let parts = [parts, vec![shared]].concat();
+        let inventory = inventory(vec![Gpu { mig: Some(parts), ..gpu("1b", "GPU-a") }, gpu("43", "GPU-b")]);
+        let devices = inventory.devices().0.concat();
+        let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
+        assert_eq!(names, ["gpu-0-mig-1g10gb-4", "gpu-0-mig-1g10gb-me-0", "gpu-0-mig-1c2g20gb-2-1", "gpu-1"]);
+        let device = serde_json::to_value(&devices[0]).unwrap();
+        let attributes = [("type", "mig"), ("uuid", "MIG-a"), ("parentUUID", "GPU-a"), ("profile", "1g.10gb")];
+        for (attribute, value) in attributes {
+            assert_eq!(device["attributes"][attribute]["string"], value);
+        }
+        let capacity = serde_json::json!({
+            "memory": {"value": "9984Mi"}, "multiprocessors": {"value": "16"}, "copyEngines": {"value": "1"},
+            "decoders": {"value": "1"}, "encoders": {"value": "0"}, "jpegEngines": {"value": "1"}, "ofaEngines": {"value": "0"},
+        });
+        assert_eq!(device["capacity"], capacity);
+        assert_eq!(inventory.find(&names[2].parse().unwrap()).unwrap().mig.unwrap().uuid.as_str(), "MIG-c");
+        assert_eq!(inventory.find(&"gpu-0".parse().unwrap()), None);
     }
 
     #[test]
@@ -246,8 +350,8 @@ pub(crate) mod tests {
             ..gpu("1b", "GPU-a")
         };
         let (devices, _) = inventory(vec![silent]).devices();
-        assert_eq!(devices[0].capacity, None);
-        let keys: Vec<&str> = devices[0].attributes.as_ref().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(devices[0][0].capacity, None);
+        let keys: Vec<&str> = devices[0][0].attributes.as_ref().unwrap().keys().map(String::as_str).collect();
         let expected =
             ["cudaDriverVersion", "driverVersion", "index", "minor", "resource.kubernetes.io/pciBusID", "type", "uuid"];
         assert_eq!(keys, expected);
@@ -257,7 +361,7 @@ pub(crate) mod tests {
     fn an_attribute_that_the_api_would_refuse_costs_only_itself() {
         let odd = Gpu { product_name: Some("x".repeat(65)), ..gpu("1b", "GPU-a") };
         let (devices, left_out) = inventory(vec![odd]).devices();
-        assert!(!devices[0].attributes.as_ref().unwrap().contains_key("productName"));
+        assert!(!devices[0][0].attributes.as_ref().unwrap().contains_key("productName"));
         let told: Vec<String> = left_out.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 1);
         assert!(told[0].starts_with("device gpu-0: attribute productName is left out"), "{}", told[0]);
@@ -283,7 +387,7 @@ pub(crate) mod tests {
     #[test]
     fn a_device_is_found_by_its_exact_name() {
         let inventory = inventory(vec![gpu("1b", "GPU-a"), gpu("43", "GPU-b")]);
-        let found = |name: &str| inventory.gpu(&name.parse().unwrap()).map(|(_, gpu)| gpu.uuid.to_string());
+        let found = |name: &str| inventory.find(&name.parse().unwrap()).map(|found| found.gpu.uuid.to_string());
         assert_eq!(found("gpu-1").as_deref(), Some("GPU-b"));
         for wrong in ["gpu-2", "gpu-01", "gpu", "1"] {
             assert_eq!(found(wrong), None, "{wrong}");

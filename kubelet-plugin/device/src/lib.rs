@@ -7,6 +7,7 @@
 
 pub mod cdi;
 pub mod inventory;
+pub mod mig;
 pub mod numbering;
 pub mod observation;
 pub mod prepare;

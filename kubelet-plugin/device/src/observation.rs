@@ -45,6 +45,46 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// The PCIe root complex that it hangs off, as `pci0000:17`.
     pub pcie_root: Option<String>,
+    /// Its MIG devices, where MIG mode is on: then it can't be had as a whole.
+    pub mig: Option<Vec<Mig>>,
+}
+
+/// A MIG device: a compute instance in a GPU instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mig {
+    /// What it is known by until it is destroyed.
+    pub uuid: GpuUuid,
+    /// The GPU instance's id on its GPU.
+    pub gpu_instance: u32,
+    /// The compute instance's id in its GPU instance.
+    pub compute_instance: u32,
+    /// As the driver's tools print it: `1g.10gb`, `1c.3g.40gb`, `1g.10gb+me`.
+    pub profile: String,
+    /// Where it starts on its GPU, in memory slices.
+    pub start: u32,
+    /// Whether the compute instance has all of its GPU instance.
+    pub is_whole_instance: bool,
+    /// Memory in bytes, which compute instances of one GPU instance share.
+    pub memory: u64,
+    /// Engines and multiprocessors.
+    pub engines: Engines,
+}
+
+/// What a MIG device has besides memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Engines {
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Copy engines.
+    pub copy: u32,
+    /// Video decoders.
+    pub decoders: u32,
+    /// Video encoders.
+    pub encoders: u32,
+    /// JPEG decoders.
+    pub jpeg: u32,
+    /// Optical flow accelerators.
+    pub ofa: u32,
 }
 
 /// A GPU that failed to answer.

@@ -9,7 +9,8 @@ use k8s_openapi::api::resource::v1::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::inventory::Inventory;
+use crate::inventory::{Found, Inventory};
+use crate::observation::Mig;
 
 /// A device that a claim gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,12 +26,37 @@ pub struct PlannedDevice {
     pub pci: PciAddress,
     /// N of its `/dev/nvidiaN`.
     pub minor: u32,
+    /// The part of the GPU, if it isn't the whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mig: Option<MigInstance>,
     /// Whether the claim only watches: such a claim excludes nobody.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub admin_access: bool,
     /// Which share of the device, where it has shares.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share_id: Option<String>,
+}
+
+/// Which part of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MigInstance {
+    /// The GPU instance's id on its GPU.
+    pub gpu_instance: u32,
+    /// The compute instance's id in its GPU instance.
+    pub compute_instance: u32,
+}
+
+impl PlannedDevice {
+    /// Whether the two can't be held by two claims, whoever allocated them: the same device, or a GPU and a part of it.
+    pub fn excludes(&self, other: &Self) -> bool {
+        let overlap = match (self.mig, other.mig) {
+            (Some(one), Some(two)) => one == two,
+            (None, _) | (_, None) => true,
+        };
+        // Who only watches excludes nobody.
+        self.pci == other.pci && overlap && !self.admin_access && !other.admin_access
+    }
 }
 
 /// Why a claim can't be prepared here.
@@ -135,14 +161,16 @@ fn planned(
         return Err(Refusal::ForeignPool { device, pool: result.pool.clone(), own });
     }
     let device: DeviceName = result.device.parse()?;
-    let Some((_, gpu)) = inventory.gpu(&device) else {
+    let Some(Found { gpu, mig }) = inventory.find(&device) else {
         return Err(Refusal::UnknownDevice { device: result.device.clone(), pool: pool.clone() });
     };
+    let instance = |mig: &Mig| MigInstance { gpu_instance: mig.gpu_instance, compute_instance: mig.compute_instance };
     Ok(PlannedDevice {
         request: base(&result.request).to_owned(),
-        uuid: gpu.uuid.clone(),
+        uuid: mig.map_or(&gpu.uuid, |mig| &mig.uuid).clone(),
         pci: gpu.pci,
         minor: gpu.minor,
+        mig: mig.map(instance),
         admin_access: result.admin_access.unwrap_or(false),
         share_id: result.share_id.clone(),
         device,
@@ -226,6 +254,34 @@ mod tests {
         let got: Vec<_> = plan.iter().map(|d| (d.request.as_str(), d.uuid.as_str(), d.admin_access)).collect();
         assert_eq!(got, [("gpu", "GPU-b", false), ("any", "GPU-a", true)]);
         assert_eq!(plan[1].share_id.as_deref(), Some("share"));
+    }
+
+    #[test]
+    fn a_gpu_excludes_its_parts_and_parts_exclude_only_themselves() {
+        let device = |bus: u8, mig: Option<u32>, admin_access| PlannedDevice {
+            request: "gpu".to_owned(),
+            device: "gpu-0".parse().unwrap(),
+            uuid: "GPU-a".parse().unwrap(),
+            pci: PciAddress { domain: 0, bus, device: 0, function: 0 },
+            minor: 0,
+            mig: mig.map(|gpu_instance| MigInstance { gpu_instance, compute_instance: 0 }),
+            admin_access,
+            share_id: None,
+        };
+        let (whole, one, two) = (device(1, None, false), device(1, Some(7), false), device(1, Some(8), false));
+        let cases = [
+            (&whole, &whole, true),
+            (&whole, &one, true),
+            (&one, &one, true),
+            (&one, &two, false),
+            (&whole, &device(2, None, false), false),
+            (&whole, &device(1, None, true), false),
+            (&device(1, Some(7), true), &one, false),
+        ];
+        for (left, right, excludes) in cases {
+            assert_eq!(left.excludes(right), excludes, "{left:?} {right:?}");
+            assert_eq!(right.excludes(left), excludes, "{right:?} {left:?}");
+        }
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! makes no second slice.
 
 use aliquot_api::ids::{DriverName, PoolName};
-use k8s_openapi::api::resource::v1::{Device, ResourcePool, ResourceSlice, ResourceSliceSpec};
+use aliquot_api::names::NOT_READY_TAINT;
+use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-/// Devices in a slice, where none has a taint or draws on counters (`resource.k8s.io/v1`).
-const DEVICES_PER_SLICE: usize = 128;
+/// Devices in a slice, where one may have a taint (`resource.k8s.io/v1`). Taints come and go; slices had better not move for them.
+const DEVICES_PER_SLICE: usize = 64;
 
 /// The longest name of an object.
 const NAME_MAX: usize = 253;
@@ -31,8 +32,10 @@ pub struct Pool {
     pub name: PoolName,
     /// The node.
     pub owner: Owner,
-    /// The devices, in order.
-    pub devices: Vec<Device>,
+    /// The devices, in order, each GPU's together: they stay in one slice.
+    pub devices: Vec<Vec<Device>>,
+    /// Whether the driver answers. If not, the devices stay, and nobody new gets one.
+    pub is_ready: bool,
 }
 
 /// A write, in the order in which it has to happen.
@@ -55,8 +58,7 @@ pub enum Action {
 ///
 /// `existing` are the driver's slices of this node, of whatever pool.
 pub fn plan(pool: &Pool, existing: &[ResourceSlice]) -> Vec<Action> {
-    let chunks: Vec<&[Device]> =
-        if pool.devices.is_empty() { vec![&[]] } else { pool.devices.chunks(DEVICES_PER_SLICE).collect() };
+    let chunks = chunks(pool);
     let newest = existing.iter().map(|slice| slice.spec.pool.generation).max();
     let wanted = |generation: i64| -> Vec<ResourceSlice> {
         chunks
@@ -100,8 +102,41 @@ pub fn plan(pool: &Pool, existing: &[ResourceSlice]) -> Vec<Action> {
     deletes.chain(updates).chain(creates).collect()
 }
 
+/// The devices of each slice. A node without any shows one slice that says so.
+fn chunks(pool: &Pool) -> Vec<Vec<Device>> {
+    let mut chunks = vec![Vec::new()];
+    for group in &pool.devices {
+        let mut devices = group.clone();
+        if !pool.is_ready {
+            let taint = DeviceTaint {
+                key: NOT_READY_TAINT.to_owned(),
+                effect: "NoSchedule".to_owned(),
+                ..DeviceTaint::default()
+            };
+            for device in &mut devices {
+                device.taints = Some(vec![taint.clone()]);
+            }
+        }
+        match chunks.last_mut() {
+            Some(last) if last.len() + devices.len() <= DEVICES_PER_SLICE => last.append(&mut devices),
+            Some(_) | None => chunks.push(devices),
+        }
+    }
+    chunks
+}
+
 fn is_shown(wanted: &ResourceSlice, old: &ResourceSlice) -> bool {
-    wanted.spec == old.spec && wanted.metadata.owner_references == old.metadata.owner_references
+    is_same(&wanted.spec, &old.spec) && wanted.metadata.owner_references == old.metadata.owner_references
+}
+
+/// Whether a server that was told `wanted` and has `stored` has dropped or changed nothing. It adds when a taint came.
+pub fn is_same(wanted: &ResourceSliceSpec, stored: &ResourceSliceSpec) -> bool {
+    let mut stored = stored.clone();
+    let devices = stored.devices.iter_mut().flatten();
+    for taint in devices.flat_map(|device| device.taints.iter_mut().flatten()) {
+        taint.time_added = None;
+    }
+    *wanted == stored
 }
 
 fn slice(pool: &Pool, index: usize, devices: &[Device], count: usize, generation: i64) -> ResourceSlice {
@@ -152,7 +187,8 @@ mod tests {
             driver: "gpu.aliquot.dev".parse().unwrap(),
             name: "node-0".parse().unwrap(),
             owner: Owner { node: "node-0".to_owned(), uid: "uid-0".to_owned() },
-            devices: (0..devices).map(device).collect(),
+            devices: (0..devices).map(|n| vec![device(n)]).collect(),
+            is_ready: true,
         }
     }
 
@@ -197,7 +233,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_left_alone() {
-        for devices in [0, 1, 128, 129] {
+        for devices in [0, 1, 64, 65] {
             let pool = pool(devices);
             assert_eq!(plan(&pool, &published(&pool)), [], "{devices}");
         }
@@ -219,7 +255,7 @@ mod tests {
         let mut foreign = published(&Pool { name: "other".parse().unwrap(), ..pool(3) });
         foreign[0].metadata.name = Some("by-hand".to_owned());
         for (name, start) in [("none", vec![]), ("shown", slices.clone()), ("broken", broken), ("by hand", foreign)] {
-            for wanted in [0, 1, 128, 300, 301] {
+            for wanted in [0, 1, 64, 300, 301] {
                 slices.clone_from(&start);
                 reconcile(&pool(wanted), &mut slices);
                 let devices: usize = slices.iter().map(|slice| slice.spec.devices.as_ref().map_or(0, Vec::len)).sum();
@@ -236,18 +272,52 @@ mod tests {
 
     #[test]
     fn one_changed_slice_keeps_the_generation_and_more_raise_it() {
-        let mut slices = published(&pool(200));
-        let mut changed = pool(200);
-        changed.devices[0].allow_multiple_allocations = Some(true);
+        let mut slices = published(&pool(128));
+        let mut changed = pool(128);
+        changed.devices[0][0].allow_multiple_allocations = Some(true);
         let actions = plan(&changed, &slices);
         assert_eq!(actions.len(), 1);
         apply(&mut slices, actions);
         assert_eq!(slices[0].spec.pool.generation, 1);
 
-        changed.devices[1].allow_multiple_allocations = Some(true);
-        changed.devices[199].allow_multiple_allocations = Some(true);
+        changed.devices[1][0].allow_multiple_allocations = Some(true);
+        changed.devices[127][0].allow_multiple_allocations = Some(true);
         reconcile(&changed, &mut slices);
         assert!(slices.iter().all(|slice| slice.spec.pool.generation == 2));
+    }
+
+    #[test]
+    fn the_devices_of_a_gpu_stay_together() {
+        let of_one_gpu = |n: usize, count: usize| -> Vec<Device> {
+            (0..count).map(|m| Device { name: format!("gpu-{n}-{m}"), ..Device::default() }).collect()
+        };
+        let devices = (0..16).map(|n| of_one_gpu(n, 7)).collect();
+        let slices = published(&Pool { devices, ..pool(0) });
+        let counts: Vec<usize> = slices.iter().map(|slice| slice.spec.devices.as_ref().unwrap().len()).collect();
+        assert_eq!(counts, [63, 49]);
+    }
+
+    #[test]
+    fn devices_without_a_driver_stay_and_are_tainted() {
+        let mut pool = pool(3);
+        let mut slices = published(&pool);
+        pool.is_ready = false;
+        reconcile(&pool, &mut slices);
+        let taints = |slices: &[ResourceSlice]| -> Vec<String> {
+            let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
+            devices.flat_map(|device| device.taints.iter().flatten()).map(|taint| taint.key.clone()).collect()
+        };
+        assert_eq!(taints(&slices), [NOT_READY_TAINT; 3]);
+        // The server adds a time, which is no change.
+        let time: k8s_openapi::apimachinery::pkg::apis::meta::v1::Time =
+            serde_json::from_str("\"2026-01-01T00:00:00Z\"").unwrap();
+        for device in slices[0].spec.devices.iter_mut().flatten() {
+            device.taints.as_mut().unwrap()[0].time_added = Some(time.clone());
+        }
+        assert_eq!(plan(&pool, &slices), []);
+        pool.is_ready = true;
+        reconcile(&pool, &mut slices);
+        assert_eq!(taints(&slices), Vec::<String>::new());
     }
 
     #[test]

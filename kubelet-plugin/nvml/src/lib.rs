@@ -3,10 +3,12 @@
 //! The library is the driver's own, loaded by path from wherever the driver lives. Its calls may block for seconds: callers keep
 //! them on threads of their own. One GPU that fails to answer is a [`Problem`] and costs no other GPU.
 
+mod mig;
+
 use std::path::{Path, PathBuf};
 
 use aliquot_api::ids::PciAddress;
-use aliquot_device::observation::{Driver, Gpu, Observation, Problem};
+use aliquot_device::observation::{Driver, Gpu, Problem};
 use nvml_wrapper::enum_wrappers::device::Brand;
 use nvml_wrapper::enums::device::DeviceArchitecture;
 use nvml_wrapper::error::NvmlError as Cause;
@@ -40,36 +42,34 @@ impl Library {
         Ok(Self { nvml, path: path.to_owned() })
     }
 
-    /// Asks for all GPUs.
-    pub fn observe(&self) -> Result<Observation, NvmlError> {
-        let failed = |doing| move |cause| NvmlError { library: self.path.clone(), doing, cause };
-        let version = self.nvml.sys_driver_version().map_err(failed("ask for the driver's version"))?;
+    /// The driver's versions.
+    pub fn driver(&self) -> Result<Driver, NvmlError> {
+        let version = self.nvml.sys_driver_version().map_err(self.failed("ask for the driver's version"))?;
         let cuda = self.nvml.sys_cuda_driver_version().ok().and_then(cuda_version);
-        let count = self.nvml.device_count().map_err(failed("count the GPUs"))?;
-
-        let mut observation =
-            Observation { driver: Some(Driver { version, cuda }), gpus: Vec::new(), problems: Vec::new() };
-        for index in 0..count {
-            match self.gpu(index) {
-                Ok(gpu) => observation.gpus.push(gpu),
-                Err(problem) => observation.problems.push(problem),
-            }
-        }
-        observation.gpus.sort_by_key(|gpu| gpu.pci);
-        Ok(observation)
+        Ok(Driver { version, cuda })
     }
 
-    fn gpu(&self, index: u32) -> Result<Gpu, Problem> {
+    /// How many GPUs there are.
+    pub fn count(&self) -> Result<u32, NvmlError> {
+        self.nvml.device_count().map_err(self.failed("count the GPUs"))
+    }
+
+    fn failed(&self, doing: &'static str) -> impl Fn(Cause) -> NvmlError + '_ {
+        move |cause| NvmlError { library: self.path.clone(), doing, cause }
+    }
+
+    /// Asks for one GPU, by its place in the driver's list.
+    pub fn gpu(&self, index: u32) -> Result<Gpu, Problem> {
         let by_index = |reason: String| Problem { gpu: format!("at index {index}"), reason };
         let device = self.nvml.device_by_index(index).map_err(|cause| by_index(cause.to_string()))?;
         let bus_id = device.pci_info().map_err(|cause| by_index(cause.to_string()))?.bus_id;
         let pci: PciAddress = bus_id.parse().map_err(|error: aliquot_api::ids::IdError| by_index(error.to_string()))?;
-        describe(&device, pci).map_err(|reason| Problem { gpu: pci.to_string(), reason })
+        describe(&self.nvml, &device, pci).map_err(|reason| Problem { gpu: pci.to_string(), reason })
     }
 }
 
 /// What must be known of a GPU, and what may be.
-fn describe(device: &Device<'_>, pci: PciAddress) -> Result<Gpu, String> {
+fn describe(nvml: &Nvml, device: &Device<'_>, pci: PciAddress) -> Result<Gpu, String> {
     let said = |what: &'static str| move |cause: Cause| format!("{what}: {cause}");
     let uuid = device.uuid().map_err(said("UUID"))?;
     let memory = absent_if_unsupported(device.memory_info()).map_err(said("memory"))?;
@@ -84,9 +84,10 @@ fn describe(device: &Device<'_>, pci: PciAddress) -> Result<Gpu, String> {
             .cuda_compute_capability()
             .ok()
             .and_then(|version| Some((u32::try_from(version.major).ok()?, u32::try_from(version.minor).ok()?))),
-        memory: memory.map(|memory| memory.total),
+        memory: memory.as_ref().map(|memory| memory.total),
         numa_node: None,
         pcie_root: None,
+        mig: mig::devices(nvml, device, memory.as_ref().map(|memory| memory.total))?,
     })
 }
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use aliquot_device::inventory::Inventory;
 use aliquot_device::numbering::Numbering;
 use aliquot_device::observation::{Gpu, Observation};
+use aliquot_device::prepare::MigInstance;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::client::Body;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -52,7 +53,7 @@ impl Node {
         let object = json!({
             "metadata": {"name": claim, "namespace": "default", "uid": format!("uid-of-{claim}")},
             "spec": {},
-            "status": {"allocation": {"devices": {"results": results}}},
+            "status": {"allocation": {"devices": {"results": results}}, "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]},
         });
         lock(&self.claims).insert(claim.to_owned(), serde_json::from_value(object).unwrap());
     }
@@ -80,6 +81,14 @@ impl Node {
     }
 
     fn start_in_boot(&self, boot_id: &str) -> Arc<Claims> {
+        self.start_process(boot_id).1
+    }
+
+    fn start_with_driver(&self) -> (watch::Sender<Option<Arc<Snapshot>>>, Arc<Claims>) {
+        self.start_process(BOOT)
+    }
+
+    fn start_process(&self, boot_id: &str) -> (watch::Sender<Option<Arc<Snapshot>>>, Arc<Claims>) {
         let gpu = |minor: u32| Gpu {
             uuid: format!("GPU-{minor}").parse().unwrap(),
             pci: format!("0000:{minor:02x}:00.0").parse().unwrap(),
@@ -91,6 +100,7 @@ impl Node {
             memory: None,
             numa_node: None,
             pcie_root: None,
+            mig: None,
         };
         // One GPU more than there are device nodes.
         let observation = Observation { gpus: (0..3).map(gpu).collect(), ..Observation::default() };
@@ -100,6 +110,7 @@ impl Node {
             inventory: Inventory::new(observation, &numbering),
             files: cdi::DriverFiles::default(),
             problems: Vec::new(),
+            is_ready: true,
         };
         let setting = Setting {
             driver: "gpu.aliquot.dev".parse().unwrap(),
@@ -107,11 +118,13 @@ impl Node {
             boot_id: boot_id.to_owned(),
             cdi_root: self.path("cdi"),
             dev_root: self.path("dev"),
+            procs: vec![self.path("proc")],
             hook: "/hook".into(),
         };
-        let (_, snapshot) = watch::channel(Some(Arc::new(snapshot)));
+        let (snapshots, snapshot) = watch::channel(Some(Arc::new(snapshot)));
         let store = ClaimStore::open(self.path("claims")).unwrap();
-        Arc::new(Claims::recover(setting, self.cluster(), store, snapshot, Arc::new(Metrics::new())).unwrap())
+        let metrics = Arc::new(Metrics::new("node-0"));
+        (snapshots, Arc::new(Claims::recover(setting, self.cluster(), store, snapshot, metrics).unwrap()))
     }
 
     fn files(&self) -> Vec<String> {
@@ -165,7 +178,10 @@ async fn kubelet_is_told_what_it_needs() {
         cdi_ids: vec!["gpu.aliquot.dev/driver=nvidia".to_owned(), "gpu.aliquot.dev/claim=uid-of-one-gpu-0".to_owned()],
         share_id: Some("s".to_owned()),
     };
-    assert_eq!(claims.prepare(claim_ref("one")).await.unwrap(), [expected]);
+    let devices = Arc::clone(&claims).prepare(claim_ref("one")).await.unwrap();
+    let uid = claim_ref("one").uid;
+    let told: Vec<PreparedDevice> = devices.into_iter().map(|device| claims.told(&uid, device)).collect();
+    assert_eq!(told, [expected]);
 }
 
 #[tokio::test]
@@ -179,10 +195,13 @@ async fn a_claim_waits_for_its_device_until_the_holder_lets_go() {
         let claims = Arc::clone(&claims);
         async move { prepare(&claims, "new").await }
     });
-    // It gets as far as it can.
-    for _ in 0..100 {
-        tokio::task::yield_now().await;
-    }
+    let told = async || {
+        // It has looked once, found the device held, and goes on looking.
+        while !claims.metrics.text().contains("phase=\"read\",result=\"success\"} 2") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    told().await;
     assert!(!waiting.is_finished());
     unprepare(&claims, "old").await;
     assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-1".to_owned(), "gpu-0".to_owned()]));
@@ -236,15 +255,9 @@ async fn a_claim_in_use_stays_prepared_though_its_gpu_went() {
     fs::remove_file(node.path("dev/nvidia0")).unwrap();
     assert!(prepare(&claims, "used").await.unwrap_err().contains("has no device node"));
     assert!(of("used").iter().all(|file| node.files().contains(file)), "{:?}", node.files());
-    let next = claims_entry(&claims, "used", "next");
-    let held = find_holder(&lock(&claims.held), &next);
-    assert_eq!(held.map(|(_, holder)| holder).as_deref(), Some("default/used"));
-}
-
-/// `name` as if it had what `of` has.
-fn claims_entry(claims: &Claims, of: &str, name: &str) -> PreparedClaim {
-    let held = lock(&claims.held);
-    PreparedClaim { uid: claim_ref(name).uid, name: name.to_owned(), ..held[&claim_ref(of).uid].clone() }
+    let turn = claims.store.turn().unwrap();
+    let next = PreparedClaim { uid: claim_ref("next").uid, ..prepared(&turn).next().unwrap().clone() };
+    assert_eq!(find_holder(&turn, &next).map(|(_, holder)| holder).as_deref(), Some("default/used"));
 }
 
 #[tokio::test]
@@ -345,4 +358,126 @@ async fn many_claims_at_once_share_two_gpus_one_after_the_other() {
     }
     assert_eq!(node.files(), [DRIVER_FILE]);
     assert!(Path::new(&node.path("cdi")).join(DRIVER_FILE).is_file());
+}
+
+#[tokio::test]
+async fn a_call_that_was_overtaken_by_unprepare_prepares_nothing() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("one", &["gpu-0"]);
+    prepare(&claims, "one").await.unwrap();
+    unprepare(&claims, "one").await;
+    // Another pod has it reserved by now: it is wanted again.
+    assert_eq!(prepare(&claims, "one").await, Ok(vec!["gpu-0".to_owned()]));
+    unprepare(&claims, "one").await;
+    lock(&node.claims).get_mut("one").unwrap().status.as_mut().unwrap().reserved_for = None;
+    let error = prepare(&claims, "one").await.unwrap_err();
+    assert_eq!(error, "claim default/one: it was unprepared, and no pod has it reserved any more");
+    assert_eq!(node.files(), [DRIVER_FILE]);
+}
+
+#[tokio::test]
+async fn two_processes_take_turns_with_the_same_claims() {
+    let node = Node::new();
+    let (old, new) = (node.start(), node.start());
+    node.allocate("one", &["gpu-0"]);
+    node.allocate("two", &["gpu-0"]);
+    prepare(&old, "one").await.unwrap();
+    // kubelet asks the new one about a claim of the old one's.
+    assert_eq!(prepare(&new, "one").await, Ok(vec!["gpu-0".to_owned()]));
+    let waiting = tokio::spawn({
+        let old = Arc::clone(&old);
+        async move { prepare(&old, "two").await }
+    });
+    unprepare(&new, "one").await;
+    assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-0".to_owned()]));
+    unprepare(&new, "two").await;
+    assert_eq!(node.files(), [DRIVER_FILE]);
+
+    let mut tasks = tokio::task::JoinSet::new();
+    for n in 0..64 {
+        let name = format!("claim-{n}");
+        node.allocate(&name, &["gpu-1"]);
+        let claims = Arc::clone(if n % 2 == 0 { &old } else { &new });
+        let other = Arc::clone(if n % 3 == 0 { &old } else { &new });
+        tasks.spawn(async move {
+            assert_eq!(prepare(&claims, &name).await, Ok(vec!["gpu-1".to_owned()]));
+            unprepare(&other, &name).await;
+        });
+    }
+    while let Some(result) = tasks.join_next().await {
+        result.unwrap();
+    }
+    assert_eq!(node.files(), [DRIVER_FILE]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_newer_version_prepared_stays_its_own() {
+    let node = Node::new();
+    node.allocate("newer", &["gpu-0"]);
+    node.allocate("one", &["gpu-0"]);
+    node.allocate("two", &["gpu-1"]);
+    let claims = node.start();
+    prepare(&claims, "newer").await.unwrap();
+    let path = node.path("claims").join(&of("newer")[1]);
+    let file = prepared(&claims.store.turn().unwrap()).next().unwrap().clone();
+    fs::write(&path, crate::store::encode_as(2, &file)).unwrap();
+
+    let claims = node.start();
+    assert_eq!(prepare(&claims, "two").await, Ok(vec!["gpu-1".to_owned()]));
+    let error = prepare(&claims, "one").await.unwrap_err();
+    assert!(error.contains("is still held by claim with UID uid-of-newer (it is of version 2"), "{error}");
+    let error = Arc::clone(&claims).unprepare(claim_ref("newer")).await.unwrap_err().to_string();
+    assert!(error.contains("the newer version has to run again"), "{error}");
+    assert!(path.exists());
+}
+
+#[tokio::test]
+async fn a_mig_device_is_its_gpu_and_two_capabilities() {
+    let node = Node::new();
+    let instance = node.path("proc").join("driver/nvidia/capabilities/gpu1/mig/gi7");
+    fs::create_dir_all(instance.join("ci0")).unwrap();
+    fs::write(node.path("proc").join("devices"), "237 nvidia-caps\n").unwrap();
+    fs::write(instance.join("access"), "DeviceFileMinor: 201\nDeviceFileMode: 292\n").unwrap();
+    fs::write(instance.join("ci0/access"), "DeviceFileMinor: 202\nDeviceFileMode: 292\n").unwrap();
+    let claims = node.start();
+    let device = |gpu_instance| PlannedDevice {
+        request: "gpu".to_owned(),
+        device: "gpu-1-mig-1g10gb-0".parse().unwrap(),
+        uuid: "MIG-a".parse().unwrap(),
+        pci: "0000:01:00.0".parse().unwrap(),
+        minor: 1,
+        mig: Some(MigInstance { gpu_instance, compute_instance: 0 }),
+        admin_access: false,
+        share_id: None,
+    };
+    let claim = |device| PreparedClaim {
+        boot_id: BOOT.to_owned(),
+        uid: claim_ref("one").uid,
+        namespace: "default".to_owned(),
+        name: "one".to_owned(),
+        devices: vec![device],
+    };
+    claims.write_claim_spec(&claim(device(7))).unwrap();
+    let spec = fs::read_to_string(node.path("cdi").join(&of("one")[0])).unwrap();
+    let nodes: Vec<&str> = spec.split("\"path\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert_eq!(nodes, ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap201", "/dev/nvidia-caps/nvidia-cap202"]);
+    let error = claims.write_claim_spec(&claim(device(8))).unwrap_err().to_string();
+    assert!(error.starts_with("claim default/one: device gpu-1-mig-1g10gb-0: no DeviceFileMinor in"), "{error}");
+}
+
+#[tokio::test]
+async fn a_claim_waits_for_a_driver_that_is_away() {
+    let node = Node::new();
+    let (snapshots, claims) = node.start_with_driver();
+    node.allocate("one", &["gpu-0"]);
+    let ready = snapshots.borrow().clone().unwrap();
+    snapshots.send_replace(Some(Arc::new(Snapshot { is_ready: false, ..(*ready).clone() })));
+    let mut waiting = tokio::spawn({
+        let claims = Arc::clone(&claims);
+        async move { prepare(&claims, "one").await }
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
+    snapshots.send_replace(Some(ready));
+    assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-0".to_owned()]));
 }
