@@ -12,6 +12,7 @@ use std::{
 };
 
 use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
     apps::v1::DaemonSet,
     core::v1::ServiceAccount,
     rbac::v1::{ClusterRole, ClusterRoleBinding},
@@ -24,7 +25,8 @@ use serde_json::{Value, json};
 const ARGUMENTS: &str = include_str!("../../../kubelet-plugin/src/args.rs");
 
 /// Maps whose keys are the user's.
-const FREE: [&str; 6] = [
+const FREE: [&str; 7] = [
+    "deviceClasses.extendedResourceNames",
     "kubeletPlugin.nodeSelector",
     "kubeletPlugin.affinity",
     "kubeletPlugin.podAnnotations",
@@ -54,13 +56,16 @@ serviceAccount:
   name: somebody
   annotations: {example.com/a: "1"}
 rbac: {create: false}
-deviceClasses: {create: false}
+deviceClasses:
+  create: false
+  extendedResourceNames: {gpu: nvidia.com/gpu}
 kubeletPlugin:
   logLevel: info,kube=debug
   logFormat: text
   listenAddress: "[::]"
   port: 9090
-  maxUnavailable: 10%
+  maxUnavailable: 0
+  maxSurge: 10%
   terminationGracePeriodSeconds: 60
   priorityClassName: ""
   nodeSelector: {example.com/gpu: "true"}
@@ -162,6 +167,8 @@ fn every_document_has_only_fields_that_kubernetes_knows() {
                 "DaemonSet" => roundtrip::<DaemonSet>(&document),
                 "DeviceClass" => roundtrip::<DeviceClass>(&document),
                 "ServiceAccount" => roundtrip::<ServiceAccount>(&document),
+                "ValidatingAdmissionPolicy" => roundtrip::<ValidatingAdmissionPolicy>(&document),
+                "ValidatingAdmissionPolicyBinding" => roundtrip::<ValidatingAdmissionPolicyBinding>(&document),
                 other => panic!("{other} is not expected"),
             };
             assert_eq!(known, document);
@@ -171,9 +178,26 @@ fn every_document_has_only_fields_that_kubernetes_knows() {
 
 #[test]
 fn what_is_made_by_someone_else_is_left_out() {
-    let all = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "DaemonSet", "DeviceClass"];
-    assert_eq!(kinds(&render(&json!({}))), all);
-    assert_eq!(kinds(&render(&yaml(OTHER))), ["DaemonSet"]);
+    let counted = |values: &Value| {
+        kinds(&render(values)).into_iter().fold(BTreeMap::<String, u32>::new(), |mut counts, kind| {
+            *counts.entry(kind.to_owned()).or_default() += 1;
+            counts
+        })
+    };
+    let all = [
+        ("ClusterRole", 1),
+        ("ClusterRoleBinding", 1),
+        ("DaemonSet", 1),
+        ("DeviceClass", 2),
+        ("ServiceAccount", 1),
+        ("ValidatingAdmissionPolicy", 1),
+        ("ValidatingAdmissionPolicyBinding", 1),
+    ];
+    let all = all.map(|(kind, count)| (kind.to_owned(), count));
+    assert_eq!(counted(&json!({})), all.clone().into());
+    // Whoever made the account, it is fenced.
+    let rest = all.into_iter().filter(|(kind, _)| kind == "DaemonSet" || kind.starts_with("ValidatingAdmission"));
+    assert_eq!(counted(&yaml(OTHER)), rest.collect());
 }
 
 #[test]
@@ -198,6 +222,12 @@ fn every_value_has_an_effect() {
         if path == "serviceAccount.create" {
             values["serviceAccount"]["name"] = json!("release-aliquot-kubelet-plugin");
         }
+        // One of the two is 0.
+        if path == "kubeletPlugin.maxSurge" {
+            values["kubeletPlugin"]["maxUnavailable"] = json!(0);
+        } else if path == "kubeletPlugin.maxUnavailable" {
+            values["kubeletPlugin"]["maxSurge"] = json!(1);
+        }
         assert_ne!(render(&values), rendered, "{path}");
     }
 }
@@ -210,7 +240,12 @@ fn a_misspelt_value_is_refused_by_name_everywhere() {
         .filter_map(|path| path.rsplit_once('.').map(|(folder, _)| folder.to_owned()))
         .collect();
     assert!(folders.contains("kubeletPlugin.resources"));
-    for place in ["kubeletPlugin.affinity", "imagePullSecrets", "kubeletPlugin.tolerations"] {
+    for place in [
+        "deviceClasses.extendedResourceNames",
+        "imagePullSecrets",
+        "kubeletPlugin.affinity",
+        "kubeletPlugin.tolerations",
+    ] {
         folders.insert(place.to_owned());
     }
     let refused = refusal(&json!({"drivername": "a.b"}));
@@ -238,7 +273,8 @@ fn a_wrong_value_is_refused_by_name() {
         ("serviceAccount/name", json!("A")),
         ("rbac/create", json!("yes")),
         ("kubeletPlugin/port", json!(70000)),
-        ("kubeletPlugin/maxUnavailable", json!(0)),
+        ("deviceClasses/extendedResourceNames/gpu", json!("gpu")),
+        ("kubeletPlugin/maxSurge", json!("0%")),
         ("kubeletPlugin/maxUnavailable", json!("10")),
         ("kubeletPlugin/logLevel", json!("loud")),
         ("kubeletPlugin/logLevel", json!("info,kube=loud")),
@@ -253,6 +289,20 @@ fn a_wrong_value_is_refused_by_name() {
 }
 
 #[test]
+fn an_update_either_stops_the_old_plugin_first_or_starts_the_new_one_first() {
+    for (unavailable, surge) in [(json!(1), json!(0)), (json!("10%"), json!(0)), (json!(0), json!("10%"))] {
+        let documents = render(&json!({"kubeletPlugin": {"maxUnavailable": unavailable, "maxSurge": surge}}));
+        let strategy = &the(&documents, "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"];
+        assert_eq!(*strategy, json!({"maxUnavailable": unavailable, "maxSurge": surge}));
+    }
+    // Kubernetes refuses both.
+    for (unavailable, surge) in [(json!(0), json!(0)), (json!(1), json!(1))] {
+        let refused = refusal(&json!({"kubeletPlugin": {"maxUnavailable": unavailable, "maxSurge": surge}}));
+        assert!(refused.contains("at '/kubeletPlugin/maxSurge'"), "{refused}");
+    }
+}
+
+#[test]
 fn an_older_kubernetes_is_refused() {
     let output = helm(&["template", "--kube-version", "1.33.9"], &json!({}));
     let error = String::from_utf8(output.stderr).unwrap();
@@ -260,24 +310,41 @@ fn an_older_kubernetes_is_refused() {
 }
 
 #[test]
-fn the_class_selects_devices_of_the_driver() {
-    for (driver, class) in [
-        ("gpu.aliquot.dev", "gpu.aliquot.dev"),
-        ("gpu.nvidia.com", "gpu.nvidia.com"),
-        ("gpus.example", "gpu.gpus.example"),
-    ] {
+fn the_classes_select_devices_of_the_driver_by_type() {
+    for (driver, domain) in
+        [("gpu.aliquot.dev", "aliquot.dev"), ("gpu.nvidia.com", "nvidia.com"), ("gpus.example", "gpus.example")]
+    {
         let documents = render(&json!({"driverName": driver}));
-        let found = the(&documents, "DeviceClass");
-        assert_eq!(found["metadata"]["name"], class);
-        let expression = format!(r#"device.driver == "{driver}" && device.attributes["{driver}"].type == "gpu""#);
-        assert_eq!(found["spec"], json!({"selectors": [{"cel": {"expression": expression}}]}));
+        let classes = documents.iter().filter(|document| document["kind"] == "DeviceClass");
+        let found: BTreeMap<&str, &Value> =
+            classes.map(|class| (class["metadata"]["name"].as_str().unwrap(), &class["spec"])).collect();
+        assert_eq!(found.len(), 2);
+        for class in ["gpu", "mig"] {
+            let expression =
+                format!(r#"device.driver == "{driver}" && device.attributes["{driver}"].type == "{class}""#);
+            let spec = found[format!("{class}.{domain}").as_str()];
+            assert_eq!(*spec, json!({"selectors": [{"cel": {"expression": expression}}]}));
+        }
     }
+}
+
+#[test]
+fn a_class_has_the_extended_resource_name_that_it_is_given() {
+    let documents = render(&json!({"deviceClasses": {"extendedResourceNames": {"mig": "nvidia.com/mig"}}}));
+    let name = |class: &str| {
+        let named = |document: &&Value| document["kind"] == "DeviceClass" && document["metadata"]["name"] == class;
+        documents.iter().find(named).unwrap()["spec"]["extendedResourceName"].clone()
+    };
+    assert_eq!((name("gpu.aliquot.dev"), name("mig.aliquot.dev")), (Value::Null, json!("nvidia.com/mig")));
 }
 
 /// The text of a table of the chart's README, row by row, without the quotes of code.
 fn table(heading: &str) -> Vec<Vec<String>> {
-    let readme = read("README.md");
-    let (_, section) = readme.split_once(&format!("\n## {heading}\n")).unwrap();
+    table_of(&read("README.md"), heading)
+}
+
+fn table_of(page: &str, heading: &str) -> Vec<Vec<String>> {
+    let (_, section) = page.split_once(&format!("\n## {heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let rows = section.lines().filter(|line| line.starts_with('|')).skip(2);
     rows.map(|row| row.trim_matches('|').split(" | ").map(|cell| cell.replace('`', "").trim().to_owned()).collect())
@@ -318,15 +385,74 @@ fn rights_are_those_that_are_documented_and_each_has_a_reason() {
                 let list: Vec<_> = rule[field].as_array().unwrap().iter().map(|item| item.as_str().unwrap()).collect();
                 list.join(", ")
             };
-            assert!(rule["resourceNames"].is_null() && rule["nonResourceURLs"].is_null());
+            assert!(rule["nonResourceURLs"].is_null());
             let group = join("apiGroups");
-            [if group.is_empty() { "core".to_owned() } else { group }, join("resources"), join("verbs")]
+            let named = if rule["resourceNames"].is_null() { String::new() } else { ", only ".to_owned() };
+            let names = if named.is_empty() { String::new() } else { join("resourceNames") };
+            [
+                if group.is_empty() { "core".to_owned() } else { group },
+                join("resources") + &named + &names,
+                join("verbs"),
+            ]
         })
         .collect();
-    let table = table("Rights");
-    assert!(table.iter().all(|row| row.len() == 4 && !row[3].is_empty()), "a rule has no reason");
-    let documented: Vec<_> = table.iter().map(|row| [row[0].clone(), row[1].clone(), row[2].clone()]).collect();
-    assert_eq!(rules, documented);
+    for table in [table("Rights"), table_of(&privileges(), "Rights in the API")] {
+        assert!(table.iter().all(|row| row.len() == 4 && !row[3].is_empty()), "a rule has no reason");
+        let documented: Vec<_> = table.iter().map(|row| [row[0].clone(), row[1].clone(), row[2].clone()]).collect();
+        assert_eq!(rules, documented);
+    }
+}
+
+fn privileges() -> String {
+    fs::read_to_string(chart().join("../../docs/reference/privileges.md")).unwrap()
+}
+
+#[test]
+fn what_the_pod_may_do_on_its_node_is_documented_and_each_has_a_reason() {
+    let documents = render(&json!({}));
+    let pod = &the(&documents, "DaemonSet")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let mut used = BTreeSet::new();
+    for (field, value) in container["securityContext"].as_object().unwrap() {
+        used.insert(format!("securityContext.{field}: {value}"));
+    }
+    for field in ["hostIPC", "hostNetwork", "hostPID", "hostUsers", "securityContext", "shareProcessNamespace"] {
+        used.extend(pod.get(field).map(|value| format!("{field}: {value}")));
+    }
+    let documented = table_of(&privileges(), "The container");
+    assert!(documented.iter().all(|row| row.len() == 2 && !row[1].is_empty()), "a privilege has no reason");
+    assert_eq!(documented.into_iter().map(|row| row[0].clone()).collect::<BTreeSet<_>>(), used);
+
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    let folders: BTreeSet<(String, String)> = pod["volumes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| {
+            let mount = mounts.iter().find(|mount| mount["name"] == volume["name"]).unwrap();
+            let access = if mount["readOnly"] == true { "read" } else { "write" };
+            (volume["hostPath"]["path"].as_str().unwrap().to_owned(), access.to_owned())
+        })
+        .collect();
+    let documented = table_of(&privileges(), "Folders of the node");
+    assert!(documented.iter().all(|row| row.len() == 3 && !row[2].is_empty()), "a folder has no reason");
+    assert_eq!(documented.into_iter().map(|row| (row[0].clone(), row[1].clone())).collect::<BTreeSet<_>>(), folders);
+}
+
+/// A policy for an account that nobody runs under would match nothing, and nobody would notice.
+#[test]
+fn the_policy_is_for_the_account_that_the_pods_run_under() {
+    for values in [json!({}), yaml(OTHER)] {
+        let documents = render(&values);
+        let policy = the(&documents, "ValidatingAdmissionPolicy");
+        let account = &the(&documents, "DaemonSet")["spec"]["template"]["spec"]["serviceAccountName"];
+        let account = account.as_str().unwrap();
+        let condition = format!(r#"request.userInfo.username == "system:serviceaccount:gpus:{account}""#);
+        let conditions = policy["spec"]["matchConditions"].as_array().unwrap();
+        assert_eq!(conditions.iter().map(|one| one["expression"].as_str().unwrap()).collect::<Vec<_>>(), [condition]);
+        let binding = &the(&documents, "ValidatingAdmissionPolicyBinding")["spec"];
+        assert_eq!(*binding, json!({"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}));
+    }
 }
 
 #[test]

@@ -3,8 +3,12 @@
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod choices;
 mod claims;
+mod extended;
+mod handover;
 mod harness;
 mod mistakes;
+mod policy;
 mod restarts;
 mod selectors;

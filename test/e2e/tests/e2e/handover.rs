@@ -1,0 +1,127 @@
+//! A node whose GPUs are all taken: each pod that ends, in whatever way, hands its own on to one that waits for them.
+
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{DeleteParams, ListParams, PostParams};
+
+use crate::harness::{COMMAND, Namespace, pod, seen, template, test};
+
+/// How often a pod with all GPUs hands over to the next in each way.
+const ROUNDS: usize = 5;
+/// How often eight pods with one GPU each do, all at once and two of them in each way.
+const MIXED_ROUNDS: usize = 8;
+
+/// kubelet tries again this much later where a prepare failed.
+const RETRY: Duration = Duration::from_mins(1);
+
+/// How a pod ends.
+#[derive(Clone, Copy, Debug)]
+enum Ending {
+    /// Its program ends. The claim is free before kubelet has unprepared it.
+    Completion,
+    /// `kubectl delete`: kubelet unprepares it before the claim is free.
+    Graceful,
+    /// `kubectl delete --grace-period=0`, which means one second.
+    Grace0,
+    /// `kubectl delete --force`: it is gone from the API while its containers run still.
+    Force,
+}
+
+const ENDINGS: [Ending; 4] = [Ending::Completion, Ending::Graceful, Ending::Grace0, Ending::Force];
+
+async fn start(namespace: &Namespace, name: &str, template: &str) {
+    let manifest = pod(name, Some("node-0"), &["main"], &[&format!("gpus={template}")]);
+    let manifest = manifest.replacen("spec:\n", "spec:\n  restartPolicy: Never\n", 1);
+    // It ends when it is told to, or by a signal.
+    let command = COMMAND.replacen("while", "mkfifo /end; read told < /end & wait $! && exit; while", 1);
+    let pod: Pod = serde_yaml::from_str(&manifest.replace(COMMAND, &command)).unwrap();
+    namespace.api().create(&PostParams::default(), &pod).await.unwrap();
+}
+
+async fn end(namespace: &Namespace, name: &str, ending: Ending) {
+    let grace = match ending {
+        Ending::Completion => {
+            namespace.exec(name, "echo now > /end");
+            return;
+        }
+        Ending::Graceful => None,
+        Ending::Grace0 => Some(1),
+        Ending::Force => Some(0),
+    };
+    let how = DeleteParams { grace_period_seconds: grace, ..DeleteParams::default() };
+    namespace.api::<Pod>().delete(name, &how).await.unwrap();
+}
+
+/// Every warning in the namespace but that of pods that wait for a GPU.
+pub(crate) async fn failures(namespace: &Namespace) -> Vec<String> {
+    let events = namespace.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+    let failures = events.into_iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    let failures = failures.filter(|event| event.reason.as_deref() != Some("FailedScheduling"));
+    failures.map(|event| format!("{:?} {:?}", event.involved_object.name, event.message)).collect()
+}
+
+fn summary(what: &str, mut times: Vec<Duration>) {
+    times.sort();
+    let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
+    println!("{what}: {} times, median {median:.1?}, longest {longest:.1?}", times.len());
+    assert!(longest < RETRY, "{what}: {longest:?}");
+}
+
+#[test]
+fn all_gpus_go_from_pod_to_pod() {
+    test(async |ns| {
+        ns.apply(&template("all", "count: 8"));
+        start(ns, "pod-0", "all").await;
+        ns.running("pod-0").await;
+        for (way, ending) in ENDINGS.into_iter().enumerate() {
+            let mut times = Vec::new();
+            for round in 0..ROUNDS {
+                let number = way * ROUNDS + round;
+                let (old, new) = (format!("pod-{number}"), format!("pod-{}", number + 1));
+                let begin = Instant::now();
+                end(ns, &old, ending).await;
+                start(ns, &new, "all").await;
+                ns.running(&new).await;
+                times.push(begin.elapsed());
+                assert_eq!(seen(ns, &new, "main").len(), 8);
+            }
+            summary(&format!("all GPUs, {ending:?}"), times);
+            assert_eq!(failures(ns).await, Vec::<String>::new(), "{ending:?}");
+        }
+    });
+}
+
+#[test]
+fn every_gpu_goes_from_pod_to_pod() {
+    test(async |ns| {
+        ns.apply(&template("one", ""));
+        let name = |round: usize, number: usize| format!("pod-{round}-{number}");
+        join_all((0..8).map(async |number| {
+            start(ns, &name(0, number), "one").await;
+            ns.running(&name(0, number)).await;
+        }))
+        .await;
+        let mut times = Vec::new();
+        for round in 0..MIXED_ROUNDS {
+            let begin = Instant::now();
+            join_all((0..8).map(async |number| {
+                end(ns, &name(round, number), ENDINGS[(round + number) % 4]).await;
+                start(ns, &name(round + 1, number), "one").await;
+            }))
+            .await;
+            let took = join_all((0..8).map(async |number| {
+                ns.running(&name(round + 1, number)).await;
+                begin.elapsed()
+            }));
+            times.extend(took.await);
+        }
+        summary("one GPU each, all ways at once", times);
+        assert_eq!(failures(ns).await, Vec::<String>::new());
+        let mut all: Vec<String> = (0..8).flat_map(|number| seen(ns, &name(MIXED_ROUNDS, number), "main")).collect();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 8);
+    });
+}
