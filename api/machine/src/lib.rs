@@ -10,9 +10,13 @@ use std::fmt;
 use serde::Deserialize;
 
 mod derive;
+mod mig;
 mod text;
 
-pub use text::{DriverVersion, GpuUuid, LibraryDir, MajorMinor, Malformed, MemorySize, PciAddress, PcieRoot};
+pub use mig::{Mig, Partition, Partitions, Profile, ProfileKind};
+pub use text::{
+    ClusterUuid, DriverVersion, GpuUuid, LibraryDir, MajorMinor, Malformed, MemorySize, PciAddress, PcieRoot,
+};
 
 /// A node's GPUs and its GPU driver.
 #[derive(Debug, Clone, Deserialize)]
@@ -20,10 +24,27 @@ pub use text::{DriverVersion, GpuUuid, LibraryDir, MajorMinor, Malformed, Memory
 pub struct Machine {
     /// The GPU driver.
     pub driver: Driver,
-    /// What GPUs of one model have in common, by a name that is used in this file only.
+    /// What GPUs of one model have in common, by a name that GPUs refer to. Models that are in many machines are written
+    /// once, in files of their own: whoever reads a machine file adds those before it validates the machine.
+    #[serde(default)]
     pub models: BTreeMap<String, Model>,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
+    /// The switches that all `NVLinks` of all GPUs lead to; none if they lead to other GPUs, or out of the machine.
+    #[serde(default)]
+    pub nv_switches: Vec<PciAddress>,
+    /// The NVLink fabric that the GPUs belong to.
+    pub fabric: Option<Fabric>,
+}
+
+/// An NVLink fabric that has been set up.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Fabric {
+    /// The fabric's UUID, where it has several machines.
+    pub cluster: Option<ClusterUuid>,
+    /// The number of the group of GPUs that can reach each other.
+    pub clique: u32,
 }
 
 /// The GPU driver.
@@ -95,14 +116,6 @@ pub struct PciId {
     pub subsystem: u16,
 }
 
-/// How a GPU can be partitioned.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Mig {
-    /// How many partitions there can be at once.
-    pub max_devices: u32,
-}
-
 /// One GPU.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -119,6 +132,20 @@ pub struct Gpu {
     pub serial: Option<String>,
     /// Its UUID, where it isn't derived from the node's name and the address.
     pub uuid: Option<GpuUuid>,
+    /// Present if it is in MIG mode at boot.
+    pub mig: Option<Partitions>,
+    /// What is wrong with it from the beginning.
+    pub fault: Option<Fault>,
+}
+
+/// How all calls about a GPU fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fault {
+    /// The GPU has fallen off the bus.
+    GpuIsLost,
+    /// Nobody knows why.
+    Unknown,
 }
 
 /// Where a GPU is on the PCI buses.
@@ -187,9 +214,19 @@ impl Machine {
                     what: format!("{} is more than the total of {}", memory.reserved, memory.total),
                 });
             }
+            let mig = model.mig.iter().flat_map(Mig::problems);
+            problems.extend(mig.map(|(path, what)| Problem { path: format!("models.{name}.mig.{path}"), what }));
         }
         for (index, gpu) in self.gpus.iter().enumerate() {
             let at = |field: &str, what: String| Problem { path: format!("gpus[{index}].{field}"), what };
+            if let (Some(partitions), Some(model)) = (&gpu.mig, self.model(gpu)) {
+                match &model.mig {
+                    Some(mig) => {
+                        problems.extend(partitions.problems(mig).map(|(path, what)| at(&format!("mig.{path}"), what)));
+                    }
+                    None => problems.push(at("mig", format!("a {} can't be partitioned", gpu.model))),
+                }
+            }
             if self.model(gpu).is_none() {
                 let known = self.models.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
                 problems.push(at("model", format!("no model is called {:?}; there are: {known}", gpu.model)));
@@ -268,7 +305,11 @@ models:
     computeCapability: "9.0"
     memory: {total: 81559Mi, reserved: 480Mi}
     pci: {device: 0x2330, subsystem: 0x16c1}
-    mig: {maxDevices: 7}
+    mig:
+      memoryUnits: 8
+      profiles:
+      - {name: 1g.10gb, kind: 1_SLICE, id: 19, instances: 7, memory: 9984Mi, sms: 16, copy: 1, size: 1, starts: [0, 1]}
+      - {name: 7g.80gb, kind: 7_SLICE, id: 0, instances: 1, memory: 81152Mi, sms: 132, copy: 8, size: 8, starts: [0]}
 gpus:
 - {model: h100, pci: {address: 0000:1b:00.0, root: pci0000:17}, minor: 0, numaNode: 0}
 - {model: h100, pci: {address: 0000:43:00.0, root: pci0000:3d}, minor: 1, numaNode: 0}
@@ -315,6 +356,25 @@ gpus:
             problems("reserved: 480Mi", "reserved: 80Gi"),
             "models.h100.memory.reserved: 80Gi is more than the total of 81559Mi"
         );
+    }
+
+    #[test]
+    fn partitions_are_checked_against_the_model() {
+        let with = |mig: &str| problems("minor: 1", &format!("minor: 1, mig: {{devices: [{mig}]}}"));
+        assert_eq!(
+            with("{profile: 1g.5gb, start: 0}"),
+            "gpus[1].mig.devices[0].profile: no profile is called \"1g.5gb\"; there are: 1g.10gb, 7g.80gb"
+        );
+        assert_eq!(
+            with("{profile: 1g.10gb, start: 1}, {profile: 1g.10gb, start: 7}"),
+            "gpus[1].mig.devices[1].start: no 1g.10gb begins at 7; one begins at: 0, 1"
+        );
+        let model = problems("id: 19", "id: 0");
+        assert_eq!(model, "models.h100.mig.profiles[1].id: 0 is already that of 1g.10gb");
+        let outside = problems("size: 8", "size: 9");
+        assert_eq!(outside, "models.h100.mig.profiles[1].starts: 9 from 0 on are not within the 8 memory units");
+        let twice = problems("kind: 7_SLICE", "kind: 1_SLICE");
+        assert_eq!(twice, "models.h100.mig.profiles[1].kind: is already that of 1g.10gb");
     }
 
     #[test]

@@ -127,24 +127,46 @@ impl fmt::Display for PcieRoot {
 
 read_from_text!(PcieRoot, "a PCIe root such as \"pci0000:17\"");
 
+/// Thirty-two hexadecimal digits in five groups.
+fn uuid(text: &str) -> Option<[u8; 16]> {
+    let groups = text.split('-').collect::<Vec<_>>();
+    let digits = groups.concat();
+    if !groups.iter().map(|group| group.len()).eq(UUID_GROUPS) || !digits.is_ascii() {
+        return None;
+    }
+    let mut bytes = [0; 16];
+    for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
+        *byte = hex_byte(digits.get(at..at + 2)?, 2)?;
+    }
+    Some(bytes)
+}
+
+const UUID_GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
+
+/// The UUID of an NVLink fabric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClusterUuid([u8; 16]);
+
+impl ClusterUuid {
+    /// The UUID as NVML has it.
+    pub fn bytes(self) -> [u8; 16] {
+        self.0
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        uuid(text).map(Self)
+    }
+}
+
+read_from_text!(ClusterUuid, "a UUID such as \"01234567-89ab-cdef-0123-456789abcdef\"");
+
 /// A GPU's UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GpuUuid(pub(crate) [u8; 16]);
 
 impl GpuUuid {
-    const GROUPS: [usize; 5] = [8, 4, 4, 4, 12];
-
     fn read(text: &str) -> Option<Self> {
-        let groups = text.strip_prefix("GPU-")?.split('-').collect::<Vec<_>>();
-        let digits = groups.concat();
-        if !groups.iter().map(|group| group.len()).eq(Self::GROUPS) || !digits.is_ascii() {
-            return None;
-        }
-        let mut bytes = [0; 16];
-        for (byte, at) in bytes.iter_mut().zip((0..).step_by(2)) {
-            *byte = hex_byte(digits.get(at..at + 2)?, 2)?;
-        }
-        Some(Self(bytes))
+        uuid(text.strip_prefix("GPU-")?).map(Self)
     }
 }
 
@@ -152,7 +174,7 @@ impl fmt::Display for GpuUuid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("GPU")?;
         let mut bytes = self.0.iter();
-        for digits in Self::GROUPS {
+        for digits in UUID_GROUPS {
             f.write_str("-")?;
             for byte in bytes.by_ref().take(digits / 2) {
                 write!(f, "{byte:02x}")?;

@@ -32,7 +32,10 @@ results! {
     DriverNotLoaded = 9 c"Driver Not Loaded",
     Timeout = 10 c"Timeout",
     GpuIsLost = 15 c"GPU is lost",
+    ResetRequired = 16 c"GPU requires reset",
     VersionMismatch = 18 c"Driver/library version mismatch",
+    InUse = 19 c"In use by another client",
+    InsufficientResources = 23 c"Insufficient Resources",
     ArgumentVersionMismatch = 25 c"Argument version mismatch",
     Unknown = 999 c"Unknown Error",
 }
@@ -59,6 +62,25 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// The same place for a struct that is another version of this one.
+    pub(crate) fn cast<U>(&self) -> Out<U> {
+        Out(self.0.cast())
+    }
+
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+
+    /// Puts values there, for which there must be room.
+    pub(crate) fn put_all(&self, values: impl IntoIterator<Item = T>) -> Answer {
+        self.check()?;
+        for (index, value) in values.into_iter().enumerate() {
+            // SAFETY: the C program vouches that there is room for as many as the function's documentation says.
+            unsafe { self.0.add(index).write_unaligned(value) };
+        }
+        Ok(())
+    }
+
     /// Fails if there is no place for a value.
     pub(crate) fn check(&self) -> Answer {
         if self.0.is_null() { Err(Failure::InvalidArgument) } else { Ok(()) }
@@ -69,6 +91,20 @@ impl<T> Out<T> {
         self.check()?;
         // SAFETY: as above, and the version is set before the call.
         Ok(unsafe { self.0.cast::<c_uint>().read_unaligned() })
+    }
+}
+
+/// A value that a C program gave by a pointer.
+#[repr(transparent)]
+pub(crate) struct In<T>(*const T);
+
+impl<T: Copy> In<T> {
+    pub(crate) fn get(&self) -> Result<T, Failure> {
+        if self.0.is_null() {
+            return Err(Failure::InvalidArgument);
+        }
+        // SAFETY: the C program vouches that a pointer that isn't null is one to a `T`.
+        Ok(unsafe { self.0.read_unaligned() })
     }
 }
 
@@ -166,9 +202,147 @@ pub(crate) struct ProcessInfo {
     pub(crate) compute_instance_id: c_uint,
 }
 
+/// The memory units of a GPU instance, or the slices of a compute instance.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct Placement {
+    pub(crate) start: c_uint,
+    pub(crate) size: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct GpuInstanceProfileInfo {
+    pub(crate) id: c_uint,
+    pub(crate) is_p2p_supported: c_uint,
+    pub(crate) slice_count: c_uint,
+    pub(crate) instance_count: c_uint,
+    pub(crate) multiprocessor_count: c_uint,
+    pub(crate) engines: [c_uint; 5],
+    pub(crate) memory_size_mb: u64,
+}
+
+#[repr(C)]
+pub(crate) struct GpuInstanceProfileInfoV2 {
+    pub(crate) version: c_uint,
+    pub(crate) id: c_uint,
+    pub(crate) is_p2p_supported: c_uint,
+    pub(crate) slice_count: c_uint,
+    pub(crate) instance_count: c_uint,
+    pub(crate) multiprocessor_count: c_uint,
+    pub(crate) engines: [c_uint; 5],
+    pub(crate) memory_size_mb: u64,
+    pub(crate) name: [u8; 96],
+}
+
+#[repr(C)]
+pub(crate) struct GpuInstanceProfileInfoV3 {
+    pub(crate) version: c_uint,
+    pub(crate) id: c_uint,
+    pub(crate) slice_count: c_uint,
+    pub(crate) instance_count: c_uint,
+    pub(crate) multiprocessor_count: c_uint,
+    pub(crate) engines: [c_uint; 5],
+    pub(crate) memory_size_mb: u64,
+    pub(crate) name: [u8; 96],
+    pub(crate) capabilities: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct GpuInstanceInfo {
+    pub(crate) device: Handle,
+    pub(crate) id: c_uint,
+    pub(crate) profile_id: c_uint,
+    pub(crate) placement: Placement,
+}
+
+#[repr(C)]
+pub(crate) struct ComputeInstanceProfileInfo {
+    pub(crate) id: c_uint,
+    pub(crate) slice_count: c_uint,
+    pub(crate) instance_count: c_uint,
+    pub(crate) multiprocessor_count: c_uint,
+    pub(crate) shared_engines: [c_uint; 5],
+}
+
+#[repr(C)]
+pub(crate) struct ComputeInstanceProfileInfoV2 {
+    pub(crate) version: c_uint,
+    pub(crate) info: ComputeInstanceProfileInfo,
+    pub(crate) name: [u8; 96],
+}
+
+#[repr(C)]
+pub(crate) struct ComputeInstanceProfileInfoV3 {
+    pub(crate) version: c_uint,
+    pub(crate) info: ComputeInstanceProfileInfo,
+    pub(crate) name: [u8; 96],
+    pub(crate) capabilities: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct ComputeInstanceInfo {
+    pub(crate) device: Handle,
+    pub(crate) gpu_instance: Handle,
+    pub(crate) id: c_uint,
+    pub(crate) profile_id: c_uint,
+    pub(crate) placement: Placement,
+}
+
+/// What a MIG device has.
+#[repr(C)]
+pub(crate) struct DeviceAttributes {
+    pub(crate) multiprocessor_count: c_uint,
+    pub(crate) shared_engines: [c_uint; 5],
+    pub(crate) gpu_instance_slice_count: c_uint,
+    pub(crate) compute_instance_slice_count: c_uint,
+    pub(crate) memory_size_mb: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Fields one after the other, as C has them.
+    macro_rules! same {
+        ($($ours:ty = $theirs:ident { $($our:ident = $their:ident),* };)*) => {
+            $(
+                assert_eq!(size_of::<$ours>(), size_of::<nvml_wrapper_sys::bindings::$theirs>());
+                $(
+                    assert_eq!(
+                        std::mem::offset_of!($ours, $our),
+                        std::mem::offset_of!(nvml_wrapper_sys::bindings::$theirs, $their)
+                    );
+                )*
+            )*
+        };
+    }
+
+    #[test]
+    fn structs_of_partitions_are_laid_out_as_in_nvml() {
+        same! {
+            Placement = nvmlGpuInstancePlacement_t { size = size };
+            GpuInstanceProfileInfo = nvmlGpuInstanceProfileInfo_t {
+                multiprocessor_count = multiprocessorCount, engines = copyEngineCount, memory_size_mb = memorySizeMB
+            };
+            GpuInstanceProfileInfoV2 = nvmlGpuInstanceProfileInfo_v2_t {
+                engines = copyEngineCount, memory_size_mb = memorySizeMB, name = name
+            };
+            GpuInstanceProfileInfoV3 = nvmlGpuInstanceProfileInfo_v3_t {
+                engines = copyEngineCount, memory_size_mb = memorySizeMB, name = name, capabilities = capabilities
+            };
+            GpuInstanceInfo = nvmlGpuInstanceInfo_t { profile_id = profileId, placement = placement };
+            ComputeInstanceProfileInfo = nvmlComputeInstanceProfileInfo_t { shared_engines = sharedCopyEngineCount };
+            ComputeInstanceProfileInfoV2 = nvmlComputeInstanceProfileInfo_v2_t { info = id, name = name };
+            ComputeInstanceProfileInfoV3 = nvmlComputeInstanceProfileInfo_v3_t {
+                info = id, name = name, capabilities = capabilities
+            };
+            ComputeInstanceInfo = nvmlComputeInstanceInfo_t { gpu_instance = gpuInstance, placement = placement };
+            DeviceAttributes = nvmlDeviceAttributes_t {
+                shared_engines = sharedCopyEngineCount, gpu_instance_slice_count = gpuInstanceSliceCount,
+                memory_size_mb = memorySizeMB
+            };
+        }
+    }
 
     #[test]
     fn structs_are_laid_out_as_in_nvml() {

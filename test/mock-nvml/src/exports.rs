@@ -6,12 +6,12 @@ use std::ffi::{c_char, c_int, c_uint};
 use std::time::Duration;
 
 use crate::abi::{
-    self, Answer, EventData, Failure, Memory, MemoryV2, Out, PciInfo, ProcessInfo, TextIn, TextOut, code,
-    struct_version, text_field,
+    self, Answer, EventData, Failure, Memory, MemoryV2, Out, PciInfo, ProcessInfo, TextIn, TextOut, struct_version,
+    text_field,
 };
 use crate::handle::Handle;
-use crate::library::{change, gpu, init, session, shutdown, wait};
-use crate::state::Gpu;
+use crate::library::{Device, Partition, change, device, gpu, init, session, shutdown, wait};
+use crate::state::{Address, Gpu};
 
 /// Defines functions of the C interface by what they answer. A panic in one ends the process: nothing unwinds into C.
 macro_rules! export {
@@ -19,11 +19,13 @@ macro_rules! export {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> c_uint {
-                code($answer)
+                $crate::abi::code($answer)
             }
         )*
     };
 }
+
+mod mig;
 
 export! {
     fn nvmlInit_v2() = init();
@@ -60,12 +62,15 @@ export! {
 
     fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<Handle>) = session(|session| {
         let uuid = uuid.get()?;
+        if uuid.starts_with("MIG-") {
+            return device.put(session.mig_device_by_uuid(uuid)?);
+        }
         device.put(session.find(|gpu| gpu.uuid.as_str() == uuid)?)
     });
 
     fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, device: Out<Handle>) = session(|session| {
         let address = parse_bus_id(bus_id.get()?).ok_or(Failure::InvalidArgument)?;
-        device.put(session.find(|gpu| [gpu.domain, gpu.bus, gpu.device, gpu.function] == address)?)
+        device.put(session.find(|gpu| gpu.address == address)?)
     });
 
     fn nvmlDeviceGetHandleBySerial(serial: TextIn, device: Out<Handle>) = session(|session| {
@@ -74,6 +79,11 @@ export! {
     });
 
     fn nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) = session(|session| {
+        if let Device::Mig(partition) = session.device(device)? {
+            let all = session.mig_devices(partition.ids.index)?;
+            let found = (0..).zip(all).find(|(_, other)| other.ids == partition.ids);
+            return index.put(found.ok_or(Failure::NotFound)?.0);
+        }
         let found = session.index(device)?;
         session.gpu(found)?;
         index.put(found)
@@ -81,18 +91,26 @@ export! {
 }
 
 /// Domain, bus, device and function of `0000:1b:00.0`, also with a domain of eight digits.
-fn parse_bus_id(text: &str) -> Option<[u32; 4]> {
-    let mut parts = text.split([':', '.']).map(|digits| u32::from_str_radix(digits, 16));
-    let address = [parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?, parts.next()?.ok()?];
+fn parse_bus_id(text: &str) -> Option<Address> {
+    let mut parts = text.split([':', '.']).map(|digits| u32::from_str_radix(digits, 16).ok());
+    let address =
+        Address { domain: parts.next()??, bus: parts.next()??, device: parts.next()??, function: parts.next()?? };
     parts.next().is_none().then_some(address)
 }
 
 export! {
-    fn nvmlDeviceGetName(device: Handle, name: TextOut, length: c_uint) =
-        gpu(device, |gpu| name.put(length, gpu.name.as_str()));
+    fn nvmlDeviceGetName(handle: Handle, name: TextOut, length: c_uint) = device(handle, |device| match device {
+        Device::Gpu(gpu) => name.put(length, gpu.name.as_str()),
+        Device::Mig(Partition { gpu, profile, compute_instance, .. }) => {
+            let profile = mig::name(profile, compute_instance.slices.into());
+            name.put(length, &format!("{} MIG {profile}", gpu.name.as_str()))
+        }
+    });
 
-    fn nvmlDeviceGetUUID(device: Handle, uuid: TextOut, length: c_uint) =
-        gpu(device, |gpu| uuid.put(length, gpu.uuid.as_str()));
+    fn nvmlDeviceGetUUID(handle: Handle, uuid: TextOut, length: c_uint) = device(handle, |device| match device {
+        Device::Gpu(gpu) => uuid.put(length, gpu.uuid.as_str()),
+        Device::Mig(partition) => uuid.put(length, &partition.uuid()),
+    });
 
     fn nvmlDeviceGetSerial(device: Handle, serial: TextOut, length: c_uint) =
         gpu(device, |gpu| serial.put(length, gpu.serial.as_str()));
@@ -100,23 +118,33 @@ export! {
     fn nvmlDeviceGetBoardPartNumber(device: Handle, number: TextOut, length: c_uint) =
         gpu(device, |gpu| number.put(length, supported(gpu.board_part_number.as_str(), |text| !text.is_empty())?));
 
-    fn nvmlDeviceGetBrand(device: Handle, brand: Out<c_uint>) = gpu(device, |gpu| brand.put(gpu.brand));
+    fn nvmlDeviceGetBrand(handle: Handle, brand: Out<c_uint>) = device(handle, |device| brand.put(device.gpu().brand));
 
-    fn nvmlDeviceGetArchitecture(device: Handle, architecture: Out<c_uint>) =
-        gpu(device, |gpu| architecture.put(gpu.architecture));
+    fn nvmlDeviceGetArchitecture(handle: Handle, architecture: Out<c_uint>) =
+        device(handle, |device| architecture.put(device.gpu().architecture));
 
-    fn nvmlDeviceGetCudaComputeCapability(device: Handle, major: Out<c_int>, minor: Out<c_int>) = gpu(device, |gpu| {
-        minor.check()?;
-        major.put(gpu.compute_major.cast_signed())?;
-        minor.put(gpu.compute_minor.cast_signed())
-    });
+    fn nvmlDeviceGetCudaComputeCapability(handle: Handle, major: Out<c_int>, minor: Out<c_int>) =
+        device(handle, |device| {
+            minor.check()?;
+            major.put(device.gpu().compute_major.cast_signed())?;
+            minor.put(device.gpu().compute_minor.cast_signed())
+        });
 
     fn nvmlDeviceGetMinorNumber(device: Handle, minor: Out<c_uint>) = gpu(device, |gpu| minor.put(gpu.minor));
 
     // Of the GPU's own memory, where that is a node of its own; not the node that a GPU is attached to.
     fn nvmlDeviceGetNumaNodeId(device: Handle, _node: Out<c_uint>) = gpu(device, |_| Err(Failure::NotSupported));
 
-    fn nvmlDeviceGetPciInfo_v3(device: Handle, info: Out<PciInfo>) = gpu(device, |gpu| info.put(pci_info(gpu)));
+    fn nvmlDeviceGetPciInfo_v3(handle: Handle, info: Out<PciInfo>) =
+        device(handle, |device| info.put(pci_info(device.gpu())));
+}
+
+/// All memory, and what of it is reserved.
+fn memory_of(device: &Device<'_>) -> Result<(u64, u64), Failure> {
+    match device {
+        Device::Gpu(gpu) => Ok((supported(gpu.memory_total, |total| *total > 0)?, gpu.memory_reserved)),
+        Device::Mig(Partition { profile, .. }) => Ok((u64::from(profile.memory) << 20, 0)),
+    }
 }
 
 /// The value, if the GPU has one.
@@ -125,7 +153,7 @@ fn supported<T>(value: T, has: impl FnOnce(&T) -> bool) -> Result<T, Failure> {
 }
 
 fn pci_info(gpu: &Gpu) -> PciInfo {
-    let Gpu { domain, bus, device, function, .. } = *gpu;
+    let Address { domain, bus, device, function } = gpu.address;
     PciInfo {
         bus_id_legacy: text_field(&format!("{domain:04X}:{bus:02X}:{device:02X}.{function:X}")),
         domain,
@@ -139,18 +167,17 @@ fn pci_info(gpu: &Gpu) -> PciInfo {
 
 export! {
     // The first version of the call counts what is reserved as used.
-    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<Memory>) = gpu(device, |gpu| {
-        let total = supported(gpu.memory_total, |total| *total > 0)?;
-        memory.put(Memory { total, free: total - gpu.memory_reserved, used: gpu.memory_reserved })
+    fn nvmlDeviceGetMemoryInfo(handle: Handle, memory: Out<Memory>) = device(handle, |device| {
+        let (total, reserved) = memory_of(&device)?;
+        memory.put(Memory { total, free: total - reserved, used: reserved })
     });
 
-    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<MemoryV2>) = gpu(device, |gpu| {
+    fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, memory: Out<MemoryV2>) = device(handle, |device| {
         let version = memory.version()?;
         if version != struct_version::<MemoryV2>(2) {
             return Err(Failure::ArgumentVersionMismatch);
         }
-        let total = supported(gpu.memory_total, |total| *total > 0)?;
-        let reserved = gpu.memory_reserved;
+        let (total, reserved) = memory_of(&device)?;
         memory.put(MemoryV2 { version, total, reserved, free: total - reserved, used: 0 })
     });
 
@@ -161,28 +188,6 @@ export! {
 
     fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, _infos: Out<ProcessInfo>) =
         gpu(device, |_| count.put(0));
-}
-
-export! {
-    fn nvmlDeviceGetMigMode(device: Handle, current: Out<c_uint>, pending: Out<c_uint>) = gpu(device, |gpu| {
-        supported(gpu.max_mig_devices, |max| *max > 0)?;
-        pending.check()?;
-        current.put(gpu.mig_mode)?;
-        pending.put(gpu.mig_mode_pending)
-    });
-
-    fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) =
-        gpu(device, |gpu| count.put(if gpu.mig_mode == 0 { 0 } else { gpu.max_mig_devices }));
-
-    fn nvmlDeviceGetMigDeviceHandleByIndex(device: Handle, _index: c_uint, mig_device: Out<Handle>) =
-        gpu(device, |gpu| {
-            mig_device.check()?;
-            supported(gpu.max_mig_devices, |max| *max > 0)?;
-            Err(Failure::NotFound)
-        });
-
-    fn nvmlDeviceIsMigDeviceHandle(device: Handle, is_mig_device: Out<c_uint>) =
-        gpu(device, |_| is_mig_device.put(0));
 }
 
 /// A GPU for one process at a time, by threads: out of use, and no GPU of today takes it.
@@ -222,7 +227,7 @@ export! {
         let (one, two) = (session.gpu(session.index(device)?)?, session.gpu(session.index(other)?)?);
         level.put(if device == other {
             topology::INTERNAL
-        } else if (one.domain, one.root_bus) == (two.domain, two.root_bus) {
+        } else if (one.address.domain, one.root_bus) == (two.address.domain, two.root_bus) {
             topology::HOST_BRIDGE
         } else if one.numa_node == two.numa_node {
             topology::NODE

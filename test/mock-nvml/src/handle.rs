@@ -1,4 +1,4 @@
-//! What stands for a device or an event set in NVML's interface.
+//! What stands for a device, a partition or an event set in NVML's interface.
 //!
 //! To programs a handle is an opaque pointer. Here it is a number in a pointer's place that can't be an address, so that
 //! whoever follows it fails at once. It has the number of the session in it: one from before the last shutdown is known
@@ -6,7 +6,7 @@
 
 use std::ffi::c_void;
 
-/// A device or an event set, as a C program holds it.
+/// One of them, as a C program holds it.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle(*mut c_void);
@@ -15,6 +15,9 @@ pub(crate) struct Handle(*mut c_void);
 pub(crate) enum Kind {
     Gpu = 1,
     EventSet = 2,
+    MigDevice = 3,
+    GpuInstance = 4,
+    ComputeInstance = 5,
 }
 
 /// No address on the machines that there are: its upper bits are neither all 0 nor all 1.
@@ -37,6 +40,40 @@ impl Handle {
     }
 }
 
+/// Which partition of which GPU: of the index, with these ids, and which one of those that have had the ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ids {
+    pub(crate) index: u32,
+    pub(crate) gpu_instance: usize,
+    pub(crate) compute_instance: usize,
+    pub(crate) generation: u8,
+}
+
+impl Ids {
+    const COMPUTE_INSTANCE: u32 = 4;
+    const INDEX: u32 = 7;
+    const GENERATION: u32 = 12;
+
+    /// All of it in the number of a handle.
+    pub(crate) fn number(self) -> u32 {
+        let id = |id: usize| u32::try_from(id).unwrap_or_default();
+        id(self.gpu_instance)
+            | id(self.compute_instance) << Self::COMPUTE_INSTANCE
+            | self.index << Self::INDEX
+            | u32::from(self.generation) << Self::GENERATION
+    }
+
+    /// What [`Ids::number`] made the number of.
+    pub(crate) fn from_number(number: u32) -> Self {
+        Self {
+            index: number >> Self::INDEX & 0x1f,
+            gpu_instance: (number & 0xf) as usize,
+            compute_instance: (number >> Self::COMPUTE_INSTANCE & 0x7) as usize,
+            generation: (number >> Self::GENERATION).try_into().unwrap_or_default(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +84,13 @@ mod tests {
         assert_eq!(handle.number(Kind::Gpu, 3), Some(7));
         assert_eq!(handle.number(Kind::Gpu, 4), None);
         assert_eq!(handle.number(Kind::EventSet, 3), None);
+    }
+
+    #[test]
+    fn an_instance_fits_into_a_handle() {
+        let instance = Ids { index: 31, gpu_instance: 14, compute_instance: 7, generation: 255 };
+        let handle = Handle::new(Kind::MigDevice, 1, instance.number());
+        assert_eq!(Ids::from_number(handle.number(Kind::MigDevice, 1).unwrap()), instance);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
-use nvidia_ml_mock::state::{Error, FILE_PREFIX, Gpu, Reader, State, Writer};
+use nvidia_ml_mock::mig::uuid;
+use nvidia_ml_mock::state::{Address, Error, FILE_PREFIX, Gpu, MigTable, Reader, State, Writer};
 use serde::Serialize;
 
 use crate::files::{FileError, names};
@@ -128,9 +129,44 @@ struct ShownGpu<'a> {
     numa_node: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mig: Option<Switch>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    gpu_instances: Vec<ShownInstance<'a>>,
     compute_mode: Option<ComputeMode>,
     persistence: Option<Switch>,
     fault: Option<Fault>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownInstance<'a> {
+    id: usize,
+    profile: &'a str,
+    start: u8,
+    compute_instances: Vec<ShownComputeInstance>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownComputeInstance {
+    id: usize,
+    slices: u8,
+    start: u8,
+    uuid: String,
+}
+
+impl<'a> ShownInstance<'a> {
+    fn all(gpu: &'a Gpu, table: &'a MigTable) -> impl Iterator<Item = Self> {
+        gpu.instances(table).map(|(of, instance, profile)| {
+            let compute = instance.compute_instances().map(|(id, compute)| ShownComputeInstance {
+                id,
+                slices: compute.slices,
+                start: compute.start,
+                uuid: uuid(gpu.uuid.as_str(), of, id),
+            });
+            let (profile, start) = (profile.name.as_str(), instance.start);
+            Self { id: of, profile, start, compute_instances: compute.collect() }
+        })
+    }
 }
 
 fn switch(number: u32) -> Switch {
@@ -145,13 +181,13 @@ impl<'a> Shown<'a> {
             driver_version: state.driver_version.as_str(),
             nvml_version: state.nvml_version.as_str(),
             cuda_version: format!("{}.{}", state.cuda_version / 1000, state.cuda_version % 1000 / 10),
-            gpus: state.gpus().iter().map(ShownGpu::new).collect(),
+            gpus: state.gpus().iter().map(|gpu| ShownGpu::new(state, gpu)).collect(),
         }
     }
 }
 
 impl<'a> ShownGpu<'a> {
-    fn new(gpu: &'a Gpu) -> Self {
+    fn new(state: &'a State, gpu: &'a Gpu) -> Self {
         Self {
             address: address(gpu),
             minor: gpu.minor,
@@ -160,7 +196,8 @@ impl<'a> ShownGpu<'a> {
             product_name: gpu.name.as_str(),
             memory: (gpu.memory_total > 0).then(|| format!("{}Mi", gpu.memory_total >> 20)),
             numa_node: (gpu.numa_node >= 0).then_some(gpu.numa_node),
-            mig: (gpu.max_mig_devices > 0).then(|| switch(gpu.mig_mode)),
+            mig: state.mig_table(gpu).map(|_| switch(gpu.mig_mode)),
+            gpu_instances: state.mig_table(gpu).into_iter().flat_map(|table| ShownInstance::all(gpu, table)).collect(),
             compute_mode: variant(gpu.compute_mode, ComputeMode::number),
             persistence: Some(switch(gpu.persistence_mode)),
             fault: variant(gpu.fault, Fault::number),
@@ -169,7 +206,8 @@ impl<'a> ShownGpu<'a> {
 }
 
 fn address(gpu: &Gpu) -> String {
-    format!("{:04x}:{:02x}:{:02x}.{:x}", gpu.domain, gpu.bus, gpu.device, gpu.function)
+    let Address { domain, bus, device, function } = gpu.address;
+    format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
 }
 
 /// The state of the GPUs, to be read by people or programs.
@@ -196,7 +234,7 @@ fn change(state: &mut State, changes: &Changes) -> Result<(), InspectError> {
     let known = state.gpus().iter().map(address).collect::<Vec<_>>().join(", ");
     let found = state.gpus_mut().iter_mut().enumerate().find(|(index, gpu)| is_asked(*index, gpu));
     let Some((_, gpu)) = found else { return Err(InspectError::Gpu { asked: asked.clone(), known }) };
-    if changes.mig.is_some() && gpu.max_mig_devices == 0 {
+    if changes.mig.is_some() && gpu.mig_table == 0 {
         return Err(InspectError::NoMig { gpu: asked.clone(), name: gpu.name.as_str().to_owned() });
     }
     if let Some(mode) = changes.compute_mode {

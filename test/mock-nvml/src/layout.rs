@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use aliquot_machine::{Machine, PciAddress, PcieRoot};
+use nvidia_ml_mock::caps::{self, Caps};
 use nvidia_ml_mock::state::{FILE_PREFIX, State};
 
 use crate::compile::VENDOR;
@@ -45,7 +46,7 @@ const PROGRAMS: [&str; 4] =
 /// The numbers of NVIDIA's character devices.
 mod major {
     pub(super) const NVIDIA: u32 = 195;
-    pub(super) const CAPS: u32 = 237;
+    pub(super) const CAPS: u32 = nvidia_ml_mock::caps::MAJOR;
     pub(super) const UVM: u32 = 511;
 }
 
@@ -66,7 +67,8 @@ pub(crate) fn layout(
     programs(&root.join("usr/bin"), &read(Path::new("/proc/self/exe"))?)?;
     proc(machine, state, &root.join("proc"))?;
     sysfs(machine, &root.join("sys"))?;
-    device_nodes(machine, dev)?;
+    device_nodes(machine, state, dev)?;
+    partitions(state, root, dev)?;
     // Last, because a process that finds it may expect the rest.
     let name = format!("{FILE_PREFIX}{}", machine.driver.version);
     put_state(&root.join(machine.driver.library_dir.below_root()).join(name), state)?;
@@ -122,7 +124,24 @@ fn proc(machine: &Machine, state: &State, proc: &Path) -> Result<(), FileError> 
         put(&driver.join("gpus").join(address.to_string()).join("information"), text.as_bytes(), 0o444)?;
         gpus.insert(address.to_string());
     }
-    keep_only(&driver.join("gpus"), &gpus)
+    keep_only(&driver.join("gpus"), &gpus)?;
+    let rights = driver.join("capabilities/mig");
+    put(&rights.join("config"), caps::access(caps::CONFIG, 0o400).as_bytes(), 0o400)?;
+    put(&rights.join("monitor"), caps::access(caps::MONITOR, 0o444).as_bytes(), 0o444)?;
+    put(&proc.join("driver/nvidia-caps/mig-minors"), caps::minors().as_bytes(), 0o444)
+}
+
+/// The files of the partitions that there are at boot. Later ones are the library's business.
+fn partitions(state: &State, root: &Path, dev: &Path) -> Result<(), FileError> {
+    let can_be = || state.gpus().iter().filter(|gpu| gpu.mig_table != 0);
+    let folders = can_be().map(|gpu| format!("gpu{}", gpu.minor));
+    let folder = root.join("proc/driver/nvidia/capabilities");
+    keep_only(&folder, &folders.chain(["mig".to_owned()]).collect())?;
+    let make = || {
+        let caps = Caps::open(root, dev)?;
+        can_be().try_for_each(|gpu| caps.add(gpu).and_then(|()| caps.prune(gpu)))
+    };
+    make().map_err(|source| FileError::Io { path: folder.clone(), source })
 }
 
 /// The GPUs' addresses in order.
@@ -227,7 +246,7 @@ fn put_device(sys: &Path, device: &PciDevice<'_>) -> Result<(), FileError> {
     put_link(&sys.join("bus/pci/devices").join(&address), Path::new(&format!("{}devices/{place}", up(3))))
 }
 
-fn device_nodes(machine: &Machine, dev: &Path) -> Result<(), FileError> {
+fn device_nodes(machine: &Machine, state: &State, dev: &Path) -> Result<(), FileError> {
     let minors = machine.gpus.iter().map(|gpu| gpu.minor).collect::<BTreeSet<_>>();
     for name in names(dev)? {
         let minor = name.strip_prefix("nvidia").and_then(|digits| digits.parse::<u32>().ok());
@@ -243,8 +262,20 @@ fn device_nodes(machine: &Machine, dev: &Path) -> Result<(), FileError> {
     put_node(&dev.join("nvidia-uvm"), major::UVM, 0, 0o666)?;
     put_node(&dev.join("nvidia-uvm-tools"), major::UVM, 1, 0o666)?;
     // The rights to change and to watch partitions.
-    put_node(&dev.join("nvidia-caps/nvidia-cap1"), major::CAPS, 1, 0o400)?;
-    put_node(&dev.join("nvidia-caps/nvidia-cap2"), major::CAPS, 2, 0o444)
+    put_node(&caps::node(dev, caps::CONFIG), major::CAPS, caps::CONFIG, 0o400)?;
+    put_node(&caps::node(dev, caps::MONITOR), major::CAPS, caps::MONITOR, 0o444)?;
+    // Those of GPUs that can be partitioned are seen to with the partitions.
+    let of_gpu = |minor: u32| caps::gpu_instance(minor, 0)..caps::gpu_instance(minor + 1, 0);
+    let can_be = state.gpus().iter().filter(|gpu| gpu.mig_table != 0);
+    let folder = dev.join("nvidia-caps");
+    for name in names(&folder)? {
+        let minor = name.strip_prefix("nvidia-cap").and_then(|digits| digits.parse::<u32>().ok());
+        let is_of_none = |minor: u32| !can_be.clone().any(|gpu| of_gpu(gpu.minor).contains(&minor));
+        if minor.is_some_and(|minor| minor > caps::MONITOR && is_of_none(minor)) {
+            remove(&folder.join(name))?;
+        }
+    }
+    Ok(())
 }
 
 /// Removes what isn't to be in a folder.

@@ -6,9 +6,12 @@
 //!
 //! The library reads no YAML and needs nothing but libc: the program `mock-nvml` makes the state file from a machine file.
 
+pub mod caps;
+pub mod mig;
 pub mod state;
 
 mod abi;
 mod exports;
 mod handle;
 mod library;
+mod writable;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr};
 use std::fs::OpenOptions;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,8 +12,10 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::abi::{Answer, Failure};
-use crate::handle::{Handle, Kind};
-use crate::state::{Error, FILE_PREFIX, Gpu, Reader, State, Writer};
+use crate::caps::{self, Caps};
+use crate::handle::{Handle, Ids, Kind};
+use crate::mig::{self, NoRoom};
+use crate::state::{ComputeInstance, Error, FILE_PREFIX, Gpu, GpuInstance, MigTable, Profile, Reader, State, Writer};
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, sessions: 0, session: None });
 
@@ -86,6 +89,43 @@ pub(crate) fn change(device: Handle, change: impl FnOnce(&mut Gpu)) -> Answer {
         session.gpu(index)?;
         session.change(index, change)
     })
+}
+
+/// What a device's handle stands for.
+pub(crate) enum Device<'a> {
+    Gpu(&'a Gpu),
+    Mig(Partition<'a>),
+}
+
+/// A GPU instance, and a compute instance in it.
+#[derive(Clone, Copy)]
+pub(crate) struct Partition<'a> {
+    pub(crate) gpu: &'a Gpu,
+    pub(crate) profile: &'a Profile,
+    pub(crate) gpu_instance: &'a GpuInstance,
+    pub(crate) compute_instance: &'a ComputeInstance,
+    pub(crate) ids: Ids,
+}
+
+impl<'a> Device<'a> {
+    /// The GPU that the device is, or is part of.
+    pub(crate) fn gpu(&self) -> &'a Gpu {
+        match self {
+            Self::Gpu(gpu) => gpu,
+            Self::Mig(partition) => partition.gpu,
+        }
+    }
+}
+
+/// Runs a call about a GPU or a MIG device.
+pub(crate) fn device(device: Handle, call: impl FnOnce(Device<'_>) -> Answer) -> Answer {
+    session(|session| call(session.device(device)?))
+}
+
+impl From<NoRoom> for Failure {
+    fn from(NoRoom: NoRoom) -> Self {
+        Self::InsufficientResources
+    }
 }
 
 /// Waits until something happens to a GPU of the event set.
@@ -179,6 +219,124 @@ impl Session {
         }
     }
 
+    /// What a device's handle stands for.
+    pub(crate) fn device(&self, device: Handle) -> Result<Device<'_>, Failure> {
+        match device.number(Kind::MigDevice, self.number) {
+            Some(number) => Ok(Device::Mig(self.partition(Ids::from_number(number))?)),
+            None => Ok(Device::Gpu(self.gpu(self.index(device)?)?)),
+        }
+    }
+
+    /// A GPU that can be partitioned, and how.
+    pub(crate) fn mig_gpu(&self, index: u32) -> Result<(&Gpu, &MigTable), Failure> {
+        let gpu = self.gpu(index)?;
+        Ok((gpu, self.state.mig_table(gpu).ok_or(Failure::NotSupported)?))
+    }
+
+    /// The compute instance that a handle was made of, if it is still that one.
+    fn partition(&self, ids: Ids) -> Result<Partition<'_>, Failure> {
+        let (gpu, table) = self.mig_gpu(ids.index)?;
+        let (_, gpu_instance, profile) =
+            gpu.instances(table).find(|(id, ..)| *id == ids.gpu_instance).ok_or(Failure::InvalidArgument)?;
+        let is_same =
+            |(id, there): &(usize, &ComputeInstance)| *id == ids.compute_instance && there.generation == ids.generation;
+        let found = gpu_instance.compute_instances().find(is_same);
+        let (_, compute_instance) = found.ok_or(Failure::InvalidArgument)?;
+        Ok(Partition { gpu, profile, gpu_instance, compute_instance, ids })
+    }
+
+    /// The compute instances of the handle's kind, MIG device or compute instance.
+    pub(crate) fn compute_instance(&self, handle: Handle) -> Result<Partition<'_>, Failure> {
+        let number = handle.number(Kind::ComputeInstance, self.number).ok_or(Failure::InvalidArgument)?;
+        self.partition(Ids::from_number(number))
+    }
+
+    /// The GPU instance of a handle.
+    pub(crate) fn gpu_instance(&self, handle: Handle) -> Result<(Ids, &GpuInstance, &Profile), Failure> {
+        let number = handle.number(Kind::GpuInstance, self.number).ok_or(Failure::InvalidArgument)?;
+        let ids = Ids::from_number(number);
+        let (gpu, table) = self.mig_gpu(ids.index)?;
+        let is_same = |(id, there, _): &(usize, &GpuInstance, &Profile)| {
+            *id == ids.gpu_instance && there.generation == ids.generation
+        };
+        let (_, instance, profile) = gpu.instances(table).find(is_same).ok_or(Failure::InvalidArgument)?;
+        Ok((ids, instance, profile))
+    }
+
+    /// The handle of an instance.
+    pub(crate) fn instance_handle(&self, kind: Kind, instance: Ids) -> Handle {
+        Handle::new(kind, self.number, instance.number())
+    }
+
+    /// The handle of the GPU that an instance is part of.
+    pub(crate) fn parent_handle(&self, instance: Ids) -> Handle {
+        Handle::new(Kind::Gpu, self.number, instance.index)
+    }
+
+    /// The MIG devices of a GPU that this process can use: those whose device nodes it can open.
+    pub(crate) fn mig_devices(&self, index: u32) -> Result<Vec<Partition<'_>>, Failure> {
+        let (gpu, table) = self.mig_gpu(index)?;
+        let mut found = Vec::new();
+        for (of, gpu_instance, profile) in gpu.instances(table) {
+            if !self.may(caps::gpu_instance(gpu.minor, of)) {
+                continue;
+            }
+            for (id, compute_instance) in gpu_instance.compute_instances() {
+                if self.may(caps::compute_instance(gpu.minor, of, id)) {
+                    let generation = compute_instance.generation;
+                    let ids = Ids { index, gpu_instance: of, compute_instance: id, generation };
+                    found.push(Partition { gpu, profile, gpu_instance, compute_instance, ids });
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The MIG device with that UUID.
+    pub(crate) fn mig_device_by_uuid(&self, uuid: &str) -> Result<Handle, Failure> {
+        let devices = (0..self.count()).filter_map(|index| self.mig_devices(index).ok()).flatten();
+        let found = devices.into_iter().find(|device| device.uuid() == uuid).ok_or(Failure::NotFound)?;
+        Ok(self.instance_handle(Kind::MigDevice, found.ids))
+    }
+
+    /// Whether the process has what a device node grants.
+    fn may(&self, minor: u32) -> bool {
+        let node = caps::node(Path::new(self.state.dev.as_str()), minor);
+        open_as(&node, OpenOptions::new().read(true)).is_ok()
+    }
+
+    /// Changes how a GPU is partitioned. Files come before the change, and go after it.
+    pub(crate) fn change_mig<T>(
+        &mut self,
+        index: u32,
+        change: impl FnOnce(&MigTable, &mut Gpu) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        self.mig_gpu(index)?;
+        if !self.may(caps::CONFIG) {
+            return Err(Failure::NoPermission);
+        }
+        let place = self.place(index)?;
+        let writer = Writer::open(&self.path).map_err(|error| failure(&error))?;
+        let mut state = writer.read().map_err(|error| failure(&error))?;
+        let table = *state.gpus.get(place).and_then(|gpu| state.mig_table(gpu)).ok_or(Failure::GpuIsLost)?;
+        let caps = Caps::open(&self.root()?, Path::new(state.dev.as_str())).map_err(|error| io_failure(&error))?;
+        let gpu = state.gpus.get_mut(place).ok_or(Failure::GpuIsLost)?;
+        let result = change(&table, gpu)?;
+        let gpu = *gpu;
+        caps.add(&gpu).map_err(|error| io_failure(&error))?;
+        writer.put(&state);
+        caps.prune(&gpu).map_err(|error| io_failure(&error))?;
+        self.refresh()?;
+        Ok(result)
+    }
+
+    /// The driver's root: the library is in a folder that the state knows.
+    fn root(&self) -> Result<PathBuf, Failure> {
+        let folder = self.path.parent().and_then(Path::to_str).ok_or(Failure::Unknown)?;
+        let root = folder.strip_suffix(self.state.library_dir.as_str()).ok_or(Failure::Unknown)?;
+        Ok(PathBuf::from(if root.is_empty() { "/" } else { root }))
+    }
+
     fn change(&mut self, index: u32, change: impl FnOnce(&mut Gpu)) -> Answer {
         let place = self.place(index)?;
         let mut writer = Writer::open(&self.path).map_err(|error| failure(&error))?;
@@ -218,12 +376,23 @@ impl Session {
     }
 }
 
+impl Partition<'_> {
+    /// The MIG device's UUID.
+    pub(crate) fn uuid(&self) -> String {
+        mig::uuid(self.gpu.uuid.as_str(), self.ids.gpu_instance, self.ids.compute_instance)
+    }
+}
+
+fn io_failure(error: &io::Error) -> Failure {
+    match Errno::from_io_error(error) {
+        Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Failure::NoPermission,
+        _ => Failure::Unknown,
+    }
+}
+
 fn failure(error: &Error) -> Failure {
     match error {
-        Error::Io(error) => match Errno::from_io_error(error) {
-            Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Failure::NoPermission,
-            _ => Failure::Unknown,
-        },
+        Error::Io(error) => io_failure(error),
         Error::Format | Error::Size(_) => Failure::VersionMismatch,
         Error::Damaged => Failure::Unknown,
     }
@@ -231,7 +400,11 @@ fn failure(error: &Error) -> Failure {
 
 /// Opens a device node. That there is no driver behind it is no obstacle.
 fn open(node: &Path) -> Result<(), Errno> {
-    match OpenOptions::new().read(true).write(true).open(node) {
+    open_as(node, OpenOptions::new().read(true).write(true))
+}
+
+fn open_as(node: &Path, options: &OpenOptions) -> Result<(), Errno> {
+    match options.open(node) {
         Ok(_) => Ok(()),
         Err(error) => match Errno::from_io_error(&error) {
             Some(Errno::NXIO) => Ok(()),

@@ -10,6 +10,7 @@ mod elf;
 mod files;
 mod inspect;
 mod layout;
+mod models;
 mod smi;
 
 #[derive(Parser)]

@@ -64,12 +64,22 @@ fn run(print: fn(&Nvml, &[Device<'_>]) -> Result<String, NvmlError>) -> Result<S
 }
 
 fn list(_: &Nvml, devices: &[Device<'_>]) -> Result<String, NvmlError> {
-    devices.iter().try_fold(String::new(), |mut text, device| {
+    let mut text = String::new();
+    // Writing to a string can't fail.
+    for device in devices {
         let (index, name, uuid) = (device.index()?, device.name()?, device.uuid()?);
-        // Writing to a string can't fail.
         let _ = writeln!(text, "GPU {index}: {name} (UUID: {uuid})");
-        Ok(text)
-    })
+        for index in 0..device.mig_device_count()? {
+            let mig_device = match device.mig_device_by_index(index) {
+                Err(NvmlError::NotFound) => continue,
+                result => result?,
+            };
+            let (name, uuid) = (mig_device.name()?, mig_device.uuid()?);
+            let profile = name.rsplit_once(" MIG ").map_or(name.as_str(), |(_, profile)| profile);
+            let _ = writeln!(text, "  MIG {profile:<12}Device {index:>2}: (UUID: {uuid})");
+        }
+    }
+    Ok(text)
 }
 
 fn table(nvml: &Nvml, devices: &[Device<'_>]) -> Result<String, NvmlError> {

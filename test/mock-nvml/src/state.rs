@@ -18,8 +18,25 @@ use rustix::fs::FlockOperation;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 
+use crate::writable::writable;
+
 /// How many GPUs a node can have.
 pub const MAX_GPUS: usize = 32;
+
+/// How many models of GPUs that can be partitioned a node can have.
+pub const MAX_MIG_TABLES: usize = 8;
+
+/// How many profiles a model can have.
+pub const MAX_PROFILES: usize = 16;
+
+/// GPU instances have ids below this: one for the whole GPU, two for halves, four for quarters, eight for eighths.
+pub const MAX_GPU_INSTANCES: usize = 15;
+
+/// Compute instances have ids below this.
+pub const MAX_COMPUTE_INSTANCES: usize = 8;
+
+/// How many `NVSwitches` a node can have.
+pub const MAX_SWITCHES: usize = 8;
 
 /// The name of the state file, before the driver's version.
 pub const FILE_PREFIX: &str = "libnvidia-mock.so.";
@@ -66,6 +83,102 @@ impl<const N: usize> std::fmt::Debug for Text<N> {
 }
 
 plain! {
+    /// A compute instance; its place is its id.
+    pub struct ComputeInstance {
+        /// Whether there is one.
+        pub is_there: u8,
+        /// How many compute slices it has.
+        pub slices: u8,
+        /// The first of them, within the GPU instance.
+        pub start: u8,
+        /// How many of this id there have been: handles of those before are stale.
+        pub generation: u8,
+    }
+}
+
+plain! {
+    /// A GPU instance; its place is its id.
+    pub struct GpuInstance {
+        /// Whether there is one.
+        pub is_there: u8,
+        /// The place of its profile in the table.
+        pub profile: u8,
+        /// The memory unit at which it begins.
+        pub start: u8,
+        /// How many of this id there have been: handles of those before are stale.
+        pub generation: u8,
+        /// Its compute instances.
+        pub compute_instances: [ComputeInstance; MAX_COMPUTE_INSTANCES],
+    }
+}
+
+plain! {
+    /// A kind of partition.
+    pub struct Profile {
+        /// NVML's number for programs to ask by.
+        pub kind: u32,
+        /// NVML's number for programs to create by.
+        pub id: u32,
+        /// How many compute slices each has.
+        pub slices: u32,
+        /// How many there can be.
+        pub instances: u32,
+        /// The memory of each in MiB.
+        pub memory: u32,
+        /// The multiprocessors of each.
+        pub sms: u32,
+        /// The engines of each: copy, decoder, encoder, JPEG, optical flow.
+        pub engines: [u32; 5],
+        /// How many memory units each takes.
+        pub size: u32,
+        /// The memory units at which one can begin, as bits.
+        pub starts: u32,
+        /// Its name.
+        pub name: Text<32>,
+    }
+}
+
+plain! {
+    /// How GPUs of one model can be partitioned.
+    pub struct MigTable {
+        /// Whether the GPU must be reset for the MIG mode to change.
+        pub mode_needs_reset: u32,
+        /// How many memory units there are.
+        pub memory_units: u32,
+        /// How many of `profiles` there are.
+        pub profile_count: u32,
+        /// The profiles.
+        pub profiles: [Profile; MAX_PROFILES],
+    }
+}
+
+impl MigTable {
+    /// The profiles.
+    pub fn profiles(&self) -> &[Profile] {
+        &self.profiles[..MAX_PROFILES.min(self.profile_count as usize)]
+    }
+
+    /// How many partitions there can be at once.
+    pub fn max_devices(&self) -> u32 {
+        self.profiles().iter().map(|profile| profile.instances).max().unwrap_or_default()
+    }
+}
+
+plain! {
+    /// A PCI address.
+    pub struct Address {
+        /// The domain.
+        pub domain: u32,
+        /// The bus.
+        pub bus: u32,
+        /// The device.
+        pub device: u32,
+        /// The function.
+        pub function: u32,
+    }
+}
+
+plain! {
     /// One GPU. Numbers for brands, architectures, modes and results are NVML's.
     pub struct Gpu {
         /// All memory in bytes; 0 if NVML has no figure.
@@ -74,14 +187,12 @@ plain! {
         pub memory_reserved: u64,
         /// The size of the window to the memory; 0 if NVML has no figure.
         pub bar1_total: u64,
+        /// Memory errors of one bit.
+        pub corrected_errors: u64,
+        /// Memory errors of two bits.
+        pub uncorrected_errors: u64,
         /// The PCI address.
-        pub domain: u32,
-        /// The PCI address.
-        pub bus: u32,
-        /// The PCI address.
-        pub device: u32,
-        /// The PCI address.
-        pub function: u32,
+        pub address: Address,
         /// The number of the root complex's first bus, in the same domain.
         pub root_bus: u32,
         /// Device and vendor id as NVML puts them together.
@@ -102,8 +213,8 @@ plain! {
         pub compute_minor: u32,
         /// How many `NVLinks` there are.
         pub nv_links: u32,
-        /// How many partitions there can be; 0 if the GPU can't be partitioned.
-        pub max_mig_devices: u32,
+        /// The number of its MIG table, from 1 on; 0 if the GPU can't be partitioned.
+        pub mig_table: u32,
         /// Whether the GPU is in MIG mode.
         pub mig_mode: u32,
         /// Whether it will be after a reset.
@@ -114,6 +225,10 @@ plain! {
         pub persistence_mode: u32,
         /// What every call about this GPU answers; 0 if the GPU is well.
         pub fault: u32,
+        /// What the driver recommends to do about the GPU.
+        pub recovery_action: u32,
+        /// Remapped rows: for correctable errors, for uncorrectable ones, whether one is pending, whether one failed.
+        pub remapped_rows: [u32; 4],
         /// The name.
         pub name: Text<96>,
         /// The UUID.
@@ -122,6 +237,8 @@ plain! {
         pub serial: Text<32>,
         /// The board's part number; empty if NVML has none.
         pub board_part_number: Text<80>,
+        /// Its partitions.
+        pub gpu_instances: [GpuInstance; MAX_GPU_INSTANCES],
     }
 }
 
@@ -132,6 +249,18 @@ plain! {
         pub cuda_version: u32,
         /// How many of `gpus` there are.
         pub gpu_count: u32,
+        /// What every call answers because the driver has gone; 0 while it is loaded.
+        pub gone: u32,
+        /// How many of `nv_switches` there are.
+        pub nv_switch_count: u32,
+        /// Whether the NVLink fabric has been set up, as NVML numbers it.
+        pub fabric_state: u32,
+        /// The GPUs' clique in the fabric.
+        pub fabric_clique: u32,
+        /// The fabric's UUID.
+        pub fabric_cluster: [u8; 16],
+        /// The `NVSwitches` that all `NVLinks` lead to.
+        pub nv_switches: [Address; MAX_SWITCHES],
         /// The node's name.
         pub node: Text<256>,
         /// The folder with the device nodes.
@@ -140,14 +269,20 @@ plain! {
         pub driver_version: Text<32>,
         /// NVML's version.
         pub nvml_version: Text<32>,
+        /// The folder with the libraries, below the driver's root.
+        pub library_dir: Text<128>,
         /// The GPUs in the order of their PCI addresses.
         pub gpus: [Gpu; MAX_GPUS],
+        /// How the models of GPUs can be partitioned.
+        pub mig_tables: [MigTable; MAX_MIG_TABLES],
     }
 }
 
 impl State {
     /// A state without GPUs.
-    pub const EMPTY: Self = words_to_state(&[0; WORDS]);
+    pub fn empty() -> Box<Self> {
+        words_to_state(no_words())
+    }
 
     /// The GPUs.
     pub fn gpus(&self) -> &[Gpu] {
@@ -158,22 +293,35 @@ impl State {
     pub fn gpus_mut(&mut self) -> &mut [Gpu] {
         &mut self.gpus[..MAX_GPUS.min(self.gpu_count as usize)]
     }
+
+    /// How a GPU can be partitioned, if it can.
+    pub fn mig_table(&self, gpu: &Gpu) -> Option<&MigTable> {
+        self.mig_tables.get((gpu.mig_table as usize).checked_sub(1)?)
+    }
 }
 
 const WORDS: usize = size_of::<State>() / size_of::<u64>();
+const _: () = assert!(size_of::<State>() == WORDS * size_of::<u64>() && align_of::<State>() == align_of::<u64>());
 
-const fn words_to_state(words: &[u64; WORDS]) -> State {
-    // SAFETY: the sizes are the same, or this wouldn't compile, and any bytes make a `State`.
-    unsafe { std::mem::transmute(*words) }
+/// The state is large: it is kept off the stacks of the threads that programs call from.
+fn words_to_state(words: Box<[u64; WORDS]>) -> Box<State> {
+    // SAFETY: size and alignment are the same, and any bytes make a `State`.
+    unsafe { Box::from_raw(Box::into_raw(words).cast()) }
 }
 
-fn state_to_words(state: &State) -> [u64; WORDS] {
-    // SAFETY: the sizes are the same, or this wouldn't compile, and `plain!` sees to it that no byte is padding.
-    unsafe { std::mem::transmute(*state) }
+fn no_words() -> Box<[u64; WORDS]> {
+    let words = vec![0_u64; WORDS].into_boxed_slice();
+    // SAFETY: the slice is as long as the array.
+    unsafe { Box::from_raw(Box::into_raw(words).cast()) }
+}
+
+fn as_words(state: &State) -> &[u64; WORDS] {
+    // SAFETY: size and alignment are the same, and `plain!` sees to it that no byte is padding.
+    unsafe { &*ptr::from_ref(state).cast() }
 }
 
 /// Changes whenever the layout of the file does.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const MAGIC: u64 = u64::from_le_bytes(*b"aliqmock");
 
 #[repr(C)]
@@ -218,7 +366,7 @@ impl Contents {
         if self.header.format.load(Ordering::Relaxed) != FORMAT {
             return Err(Error::Format);
         }
-        let mut words = [0; WORDS];
+        let mut words = no_words();
         loop {
             let sequence = self.header.sequence.load(Ordering::Acquire);
             let slot = self.slot(sequence);
@@ -227,7 +375,7 @@ impl Contents {
             }
             let expected = slot.checksum.load(Ordering::Relaxed);
             if checksum(sequence, &words) == expected {
-                return Ok((sequence, Box::new(words_to_state(&words))));
+                return Ok((sequence, words_to_state(words)));
             }
             fence(Ordering::Acquire);
             if self.header.sequence.load(Ordering::Relaxed) == sequence {
@@ -240,13 +388,13 @@ impl Contents {
     fn write(&self, state: &State) {
         let next = self.header.sequence.load(Ordering::Relaxed).wrapping_add(1);
         let slot = self.slot(next);
-        let words = state_to_words(state);
+        let words = as_words(state);
         // Whoever sees one of these words also sees that its slot is out of use.
         fence(Ordering::Release);
         for (word, shared) in words.iter().zip(&slot.words) {
             shared.store(*word, Ordering::Relaxed);
         }
-        slot.checksum.store(checksum(next, &words), Ordering::Relaxed);
+        slot.checksum.store(checksum(next, words), Ordering::Relaxed);
         self.header.sequence.store(next, Ordering::Release);
     }
 }
@@ -344,9 +492,18 @@ pub struct Writer {
 impl Writer {
     /// Opens a state file and waits until no one else writes.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let file = match open(path) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => open(&writable(path)?.1)?,
+            result => result?,
+        };
         rustix::fs::flock(&file, FlockOperation::LockExclusive).map_err(io::Error::from)?;
         Ok(Self { mapping: Mapping::new(&file, ProtFlags::READ | ProtFlags::WRITE)?, _file: file })
+    }
+
+    /// The state.
+    pub fn read(&self) -> Result<Box<State>, Error> {
+        Ok(self.mapping.contents().read()?.1)
     }
 
     /// Changes the state.
@@ -368,7 +525,8 @@ impl Writer {
         contents.header.magic.store(MAGIC, Ordering::Release);
     }
 
-    fn put(&self, state: &State) {
+    /// Puts this state in place of another.
+    pub fn put(&self, state: &State) {
         let contents = self.mapping.contents();
         contents.write(state);
         // A shared futex in a mapped file: nothing to do if nobody waits.
@@ -389,8 +547,10 @@ mod tests {
     }
 
     /// A state of which every word is the number.
-    fn all(number: u64) -> State {
-        words_to_state(&[number; WORDS])
+    fn all(number: u64) -> Box<State> {
+        let mut words = no_words();
+        words.fill(number);
+        words_to_state(words)
     }
 
     #[test]
@@ -402,9 +562,9 @@ mod tests {
             word.store(2, Ordering::Relaxed);
         }
         drop(writer);
-        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(1));
-        Writer::open(file.path()).unwrap().update(|state| *state = all(3)).unwrap();
-        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(3));
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, *all(1));
+        Writer::open(file.path()).unwrap().update(|state| *state = *all(3)).unwrap();
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, *all(3));
     }
 
     #[test]
@@ -428,7 +588,7 @@ mod tests {
         let (file, mut writer) = file(&all(1));
         writer.mapping.contents().header.magic.store(0, Ordering::Relaxed);
         writer.replace(&all(2));
-        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, all(2));
+        assert_eq!(*Reader::open(file.path()).unwrap().read().unwrap().1, *all(2));
     }
 
     #[test]
@@ -443,15 +603,15 @@ mod tests {
                     let mut last = 0;
                     while last < CHANGES {
                         let (_, state) = reader.read().unwrap();
-                        let [first, rest @ ..] = state_to_words(&state);
-                        assert!(rest.iter().all(|word| *word == first));
-                        assert!(first >= last);
-                        last = first;
+                        let [first, rest @ ..] = as_words(&state);
+                        assert!(rest.iter().all(|word| word == first));
+                        assert!(*first >= last);
+                        last = *first;
                     }
                 })
             });
             for number in 1..=CHANGES {
-                writer.update(|state| *state = all(number)).unwrap();
+                writer.update(|state| *state = *all(number)).unwrap();
             }
             for reader in readers {
                 reader.join().unwrap();

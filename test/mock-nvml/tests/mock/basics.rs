@@ -1,15 +1,11 @@
-//! The library as programs load it, from a driver that the tool laid out.
-//!
-//! Needs root, for device nodes. Every test has a driver, and so a library, of its own.
-
-#![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+//! GPUs, the driver's files, and what programs do wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_uint};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nvml_wrapper::bitmasks::InitFlags;
@@ -17,121 +13,10 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enum_wrappers::device::{Brand, ComputeMode, TopologyLevel};
 use nvml_wrapper::enums::device::DeviceArchitecture;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t, nvmlEventSet_t};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventSet_t};
 use tempfile::TempDir;
 
-const TOOL: &str = env!("CARGO_BIN_EXE_mock-nvml");
-const DRIVER: &str = "580.95.05";
-
-/// The library that cargo built with this test.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let deps = test.parent().unwrap();
-    [deps, Path::new(TOOL).parent().unwrap()]
-        .map(|folder| folder.join("libnvidia_ml_mock.so"))
-        .into_iter()
-        .find(|library| library.exists())
-        .unwrap()
-}
-
-fn machine(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines").join(name)
-}
-
-/// A folder with a driver and device nodes.
-struct Node {
-    folder: TempDir,
-}
-
-impl Node {
-    fn new(machine_name: &str) -> Self {
-        let node = Self { folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
-        node.lay_out(&machine(machine_name), "node-0");
-        node
-    }
-
-    fn path(&self, path: &str) -> PathBuf {
-        self.folder.path().join(path)
-    }
-
-    fn try_lay_out(&self, machine: &Path, name: &str) -> Output {
-        Command::new(TOOL)
-            .arg("layout")
-            .arg(machine)
-            .args(["--node", name])
-            .arg("--root")
-            .arg(self.path("root"))
-            .arg("--dev")
-            .arg(self.path("dev"))
-            .arg("--library")
-            .arg(library())
-            .output()
-            .unwrap()
-    }
-
-    fn lay_out(&self, machine: &Path, name: &str) {
-        let output = self.try_lay_out(machine, name);
-        assert!(output.status.success(), "{output:?}");
-    }
-
-    /// The folder with the libraries.
-    fn libraries(&self) -> PathBuf {
-        ["lib/x86_64-linux-gnu", "lib64"]
-            .map(|folder| self.path("root/usr").join(folder))
-            .into_iter()
-            .find(|folder| folder.join("libnvidia-ml.so.1").exists())
-            .unwrap()
-    }
-
-    fn state_file(&self) -> PathBuf {
-        self.libraries().join(format!("libnvidia-mock.so.{DRIVER}"))
-    }
-
-    fn try_nvml(&self) -> Result<Nvml, NvmlError> {
-        Nvml::builder().lib_path(self.libraries().join("libnvidia-ml.so.1").as_os_str()).init()
-    }
-
-    fn nvml(&self) -> Nvml {
-        self.try_nvml().unwrap()
-    }
-
-    /// The library without the wrapper, not initialised.
-    fn raw(&self) -> NvmlLib {
-        // SAFETY: the library has no constructors.
-        unsafe { NvmlLib::new(self.libraries().join("libnvidia-ml.so.1")) }.unwrap()
-    }
-
-    fn set(&self, gpu: &str, change: [&str; 2]) -> Output {
-        Command::new(TOOL)
-            .args(["set", "--gpu", gpu])
-            .arg("--root")
-            .arg(self.path("root"))
-            .args(change)
-            .output()
-            .unwrap()
-    }
-
-    fn show(&self) -> serde_json::Value {
-        let output = Command::new(TOOL).args(["show", "--json", "--root"]).arg(self.path("root")).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn nvidia_smi(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.path("root/usr/bin/nvidia-smi"));
-        command.args(arguments);
-        command
-    }
-}
-
-fn devices(nvml: &Nvml) -> Vec<Device<'_>> {
-    (0..nvml.device_count().unwrap()).map(|index| nvml.device_by_index(index).unwrap()).collect()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    str::from_utf8(bytes).unwrap()
-}
+use crate::{DRIVER, Node, TOOL, devices, machine, text, without_mount_rights};
 
 #[test]
 fn a_dgx_h100_is_what_its_machine_file_says() {
@@ -426,6 +311,10 @@ fn where_the_driver_is_mounted_read_only_nothing_can_be_changed() {
         let nvml = node.nvml();
         let mut device = nvml.device_by_index(0).unwrap();
         assert_eq!(device.name().unwrap(), "NVIDIA L4");
+        // A privileged container may change GPUs, however the driver is mounted.
+        device.set_persistent(true).unwrap();
+        assert!(device.is_in_persistent_mode().unwrap());
+        without_mount_rights();
         assert!(matches!(device.set_compute_mode(ComputeMode::Prohibited), Err(NvmlError::NoPermission)));
         assert_eq!(device.compute_mode().unwrap(), ComputeMode::Default);
     };
@@ -498,7 +387,7 @@ fn another_machine_leaves_nothing_of_the_one_before() {
     let node = Node::new("dgx-h100.yaml");
     let file = node.folder.path().join("two.yaml");
     let text = fs::read_to_string(machine("dgx-h100.yaml")).unwrap();
-    let gpus = text.find("- {model: h100, minor: 2").unwrap();
+    let gpus = text.find("- {model: h100-sxm-80gb, minor: 2").unwrap();
     fs::write(&file, &text[..gpus]).unwrap();
     let state_file = fs::metadata(node.state_file()).unwrap().ino();
     let nvml = node.nvml();
@@ -595,12 +484,14 @@ fn a_typo_in_a_machine_file_is_named_and_nothing_is_written() {
     let unknown = refused(good.replace("numaNode: 1", "numaNod: 1"));
     assert!(unknown.starts_with("mock-nvml: machine file typo.yaml: gpus[1]: unknown field `numaNod`"), "{unknown}");
     assert!(unknown.contains("expected one of `model`, `pci`, `minor`, `numaNode`"), "{unknown}");
-    assert!(unknown.contains("at line 22"), "{unknown}");
+    assert!(unknown.contains("at line 10"), "{unknown}");
     assert_eq!(
         refused(good.replace("minor: 1", "minor: 0")),
         "mock-nvml: machine file typo.yaml:\ngpus[1].minor: 0 is already that of gpus[0]\n"
     );
-    let long = refused(good.replace("NVIDIA L4", &"L4".repeat(48)));
+    let model = fs::read_to_string(machine("models/l4.yaml")).unwrap().replace("NVIDIA L4", &"L4".repeat(48));
+    let model = model.replace('\n', "\n    ");
+    let long = refused(format!("{good}models:\n  l4:\n    {model}"));
     assert!(long.starts_with("mock-nvml: machine file typo.yaml: models.l4.productName: \"L4L4"), "{long}");
 }
 

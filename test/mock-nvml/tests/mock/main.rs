@@ -1,0 +1,138 @@
+//! The library as programs load it, from a driver that the tool laid out.
+//!
+//! Needs root, for device nodes. Every test has a driver, and so a library, of its own.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
+
+mod basics;
+mod mig;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
+use nvml_wrapper_sys::bindings::NvmlLib;
+use tempfile::TempDir;
+
+const TOOL: &str = env!("CARGO_BIN_EXE_mock-nvml");
+const DRIVER: &str = "580.95.05";
+
+/// The library that cargo built with this test.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let deps = test.parent().unwrap();
+    [deps, Path::new(TOOL).parent().unwrap()]
+        .map(|folder| folder.join("libnvidia_ml_mock.so"))
+        .into_iter()
+        .find(|library| library.exists())
+        .unwrap()
+}
+
+fn machine(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines").join(name)
+}
+
+/// A folder with a driver and device nodes.
+struct Node {
+    folder: TempDir,
+}
+
+impl Node {
+    fn new(machine_name: &str) -> Self {
+        let node = Self { folder: TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap() };
+        node.lay_out(&machine(machine_name), "node-0");
+        node
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.folder.path().join(path)
+    }
+
+    fn try_lay_out(&self, machine: &Path, name: &str) -> Output {
+        Command::new(TOOL)
+            .arg("layout")
+            .arg(machine)
+            .args(["--node", name])
+            .arg("--root")
+            .arg(self.path("root"))
+            .arg("--dev")
+            .arg(self.path("dev"))
+            .arg("--library")
+            .arg(library())
+            .output()
+            .unwrap()
+    }
+
+    fn lay_out(&self, machine: &Path, name: &str) {
+        let output = self.try_lay_out(machine, name);
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    /// The folder with the libraries.
+    fn libraries(&self) -> PathBuf {
+        ["lib/x86_64-linux-gnu", "lib64"]
+            .map(|folder| self.path("root/usr").join(folder))
+            .into_iter()
+            .find(|folder| folder.join("libnvidia-ml.so.1").exists())
+            .unwrap()
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.libraries().join(format!("libnvidia-mock.so.{DRIVER}"))
+    }
+
+    fn try_nvml(&self) -> Result<Nvml, NvmlError> {
+        Nvml::builder().lib_path(self.libraries().join("libnvidia-ml.so.1").as_os_str()).init()
+    }
+
+    fn nvml(&self) -> Nvml {
+        self.try_nvml().unwrap()
+    }
+
+    /// The library without the wrapper, not initialised.
+    fn raw(&self) -> NvmlLib {
+        // SAFETY: the library has no constructors.
+        unsafe { NvmlLib::new(self.libraries().join("libnvidia-ml.so.1")) }.unwrap()
+    }
+
+    fn set(&self, gpu: &str, change: [&str; 2]) -> Output {
+        Command::new(TOOL)
+            .args(["set", "--gpu", gpu])
+            .arg("--root")
+            .arg(self.path("root"))
+            .args(change)
+            .output()
+            .unwrap()
+    }
+
+    fn show(&self) -> serde_json::Value {
+        let output = Command::new(TOOL).args(["show", "--json", "--root"]).arg(self.path("root")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn nvidia_smi(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(self.path("root/usr/bin/nvidia-smi"));
+        command.args(arguments);
+        command
+    }
+}
+
+fn devices(nvml: &Nvml) -> Vec<Device<'_>> {
+    (0..nvml.device_count().unwrap()).map(|index| nvml.device_by_index(index).unwrap()).collect()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    str::from_utf8(bytes).unwrap()
+}
+
+/// Takes from this thread the right to mount file systems, which is also the right to change GPUs.
+fn without_mount_rights() {
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    let mut rights = capabilities(None).unwrap();
+    rights.effective.remove(CapabilitySet::SYS_ADMIN);
+    rights.permitted.remove(CapabilitySet::SYS_ADMIN);
+    set_capabilities(None, rights).unwrap();
+}
