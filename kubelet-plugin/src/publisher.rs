@@ -235,3 +235,57 @@ impl Publisher {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::resource::v1::Device;
+
+    use super::*;
+
+    #[test]
+    fn what_a_server_drops_is_written_once() {
+        let device = Device { name: "gpu-0".to_owned(), allow_multiple_allocations: Some(true), ..Device::default() };
+        let pool = Pool {
+            driver: "gpu.aliquot.dev".parse().unwrap(),
+            name: "node-0".parse().unwrap(),
+            owner: Owner { node: "node-0".to_owned(), uid: "uid".to_owned() },
+            devices: vec![vec![device]],
+            is_ready: true,
+        };
+        let Some(Action::Create(wanted)) = plan(&pool, &[]).pop() else { panic!() };
+        let mut stored = (*wanted).clone();
+        stored.spec.devices.as_mut().unwrap()[0].allow_multiple_allocations = None;
+        let name = stored.metadata.name.clone().unwrap();
+
+        let mut index = Index::default();
+        index.apply(Event::Apply(stored.clone()));
+        assert_eq!(plan(&pool, &index.as_meant()).len(), 1);
+        index.altered.insert(name, (wanted.spec.clone(), stored.spec.clone()));
+        assert_eq!(plan(&pool, &index.as_meant()), []);
+
+        // Somebody edits it: that isn't what the server made of ours.
+        stored.spec.devices.as_mut().unwrap()[0].name = "gpu-1".to_owned();
+        index.apply(Event::Apply(stored));
+        assert_eq!(plan(&pool, &index.as_meant()).len(), 1);
+    }
+
+    #[test]
+    fn a_list_replaces_what_was_known_at_once() {
+        let slice = |name: &str| {
+            let mut slice = ResourceSlice::default();
+            slice.metadata.name = Some(name.to_owned());
+            slice
+        };
+        let mut index = Index::default();
+        index.apply(Event::Apply(slice("old")));
+        for event in [Event::Init, Event::InitApply(slice("new"))] {
+            index.apply(event);
+            assert!(index.slices.contains_key("old") && !index.is_whole);
+        }
+        index.apply(Event::InitDone);
+        assert_eq!(index.slices.keys().collect::<Vec<_>>(), ["new"]);
+        assert!(index.is_whole);
+        index.apply(Event::Delete(slice("new")));
+        assert_eq!(index.slices.len(), 0);
+    }
+}

@@ -20,7 +20,7 @@ pub(crate) struct Kind {
 /// The cluster that people play with.
 pub(crate) const DEMO: Kind = Kind { name: "demo", machines: &["dgx-h100", "dgx-h100"] };
 /// The cluster that tests run on.
-pub(crate) const E2E: Kind = Kind { name: "e2e", machines: &["dgx-h100", "l4", "no-memory"] };
+pub(crate) const E2E: Kind = Kind { name: "e2e", machines: &["dgx-h100", "l4", "no-memory", "mixed"] };
 
 /// One cluster, running or not.
 pub(crate) struct Cluster {

@@ -329,7 +329,15 @@ spec:
 /// A pod that runs until it is told to end, whose containers each use all of its claims. A claim is `name=template` or `name:claim`.
 pub(crate) fn pod(name: &str, node: Option<&str>, containers: &[&str], claims: &[&str]) -> String {
     let image = variable("ALIQUOT_WORKLOAD_IMAGE");
-    let on = node.map_or_else(String::new, |node| format!("\n  nodeSelector: {{kubernetes.io/hostname: {node}}}"));
+    // node-3 has a bit of everything: who goes there wants it.
+    let elsewhere = "{key: kubernetes.io/hostname, operator: NotIn, values: [node-3]}";
+    let elsewhere = format!(
+        "requiredDuringSchedulingIgnoredDuringExecution: {{nodeSelectorTerms: [{{matchExpressions: [{elsewhere}]}}]}}"
+    );
+    let on = node.map_or_else(
+        || format!("\n  affinity: {{nodeAffinity: {{{elsewhere}}}}}"),
+        |node| format!("\n  nodeSelector: {{kubernetes.io/hostname: {node}}}"),
+    );
     let used: Vec<String> = claims.iter().map(|claim| format!("{{name: {}}}", parts(claim).0)).collect();
     let container = |name: &&str| {
         format!(

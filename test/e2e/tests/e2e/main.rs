@@ -1,5 +1,5 @@
 //! What people see of Aliquot on a real Kubernetes. `cargo xtask test e2e [NAME]` starts the cluster that this needs: node-0 is a
-//! DGX H100, node-1 has two L4, node-2 one GPU without a memory figure.
+//! DGX H100, node-1 has two L4, node-2 one GPU without a memory figure, node-3 GPUs in all states.
 
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
@@ -8,6 +8,7 @@ mod claims;
 mod extended;
 mod handover;
 mod harness;
+mod mig;
 mod mistakes;
 mod policy;
 mod restarts;
