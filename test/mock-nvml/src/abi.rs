@@ -67,6 +67,21 @@ impl<T> Out<T> {
         Out(self.0.cast())
     }
 
+    /// The value that is there.
+    pub(crate) fn get(&self) -> Result<T, Failure>
+    where
+        T: Copy,
+    {
+        self.check()?;
+        // SAFETY: the C program vouches that a pointer that isn't null is one to a `T`.
+        Ok(unsafe { self.0.read_unaligned() })
+    }
+
+    /// The place of the value behind it, where there are several.
+    pub(crate) fn at(&self, index: usize) -> Self {
+        Self(self.0.wrapping_add(index))
+    }
+
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
     }
@@ -288,6 +303,47 @@ pub(crate) struct ComputeInstanceInfo {
     pub(crate) placement: Placement,
 }
 
+#[repr(C)]
+pub(crate) struct FabricInfo {
+    pub(crate) cluster_uuid: [u8; 16],
+    pub(crate) status: c_uint,
+    pub(crate) clique_id: c_uint,
+    pub(crate) state: u8,
+}
+
+#[repr(C)]
+pub(crate) struct FabricInfoV2 {
+    pub(crate) version: c_uint,
+    pub(crate) cluster_uuid: [u8; 16],
+    pub(crate) status: c_uint,
+    pub(crate) clique_id: c_uint,
+    pub(crate) state: u8,
+    pub(crate) health_mask: c_uint,
+}
+
+#[repr(C)]
+pub(crate) struct FabricInfoV3 {
+    pub(crate) version: c_uint,
+    pub(crate) cluster_uuid: [u8; 16],
+    pub(crate) status: c_uint,
+    pub(crate) clique_id: c_uint,
+    pub(crate) state: u8,
+    pub(crate) health_mask: c_uint,
+    pub(crate) health_summary: u8,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct FieldValue {
+    pub(crate) field_id: c_uint,
+    pub(crate) scope_id: c_uint,
+    pub(crate) timestamp: i64,
+    pub(crate) latency_usec: i64,
+    pub(crate) value_type: c_uint,
+    pub(crate) result: c_uint,
+    pub(crate) value: u64,
+}
+
 /// What a MIG device has.
 #[repr(C)]
 pub(crate) struct DeviceAttributes {
@@ -337,6 +393,10 @@ mod tests {
                 info = id, name = name, capabilities = capabilities
             };
             ComputeInstanceInfo = nvmlComputeInstanceInfo_t { gpu_instance = gpuInstance, placement = placement };
+            FabricInfo = nvmlGpuFabricInfo_t { status = status, state = state };
+            FabricInfoV2 = nvmlGpuFabricInfo_v2_t { state = state, health_mask = healthMask };
+            FabricInfoV3 = nvmlGpuFabricInfo_v3_t { health_mask = healthMask, health_summary = healthSummary };
+            FieldValue = nvmlFieldValue_t { value_type = valueType, result = nvmlReturn, value = value };
             DeviceAttributes = nvmlDeviceAttributes_t {
                 shared_engines = sharedCopyEngineCount, gpu_instance_slice_count = gpuInstanceSliceCount,
                 memory_size_mb = memorySizeMB

@@ -3,28 +3,29 @@
 //! Documented by NVIDIA. A function that isn't here is one that an older driver doesn't have either.
 
 use std::ffi::{c_char, c_int, c_uint};
-use std::time::Duration;
 
-use crate::abi::{
-    self, Answer, EventData, Failure, Memory, MemoryV2, Out, PciInfo, ProcessInfo, TextIn, TextOut, struct_version,
-    text_field,
-};
+use crate::abi::{self, Answer, Failure, Memory, MemoryV2, Out, PciInfo, TextIn, TextOut, struct_version, text_field};
 use crate::handle::Handle;
-use crate::library::{Device, Partition, change, device, gpu, init, session, shutdown, wait};
+use crate::library::{Device, Partition, Session, change, device, gpu, init, session, shutdown};
 use crate::state::{Address, Gpu};
 
-/// Defines functions of the C interface by what they answer. A panic in one ends the process: nothing unwinds into C.
+/// Defines functions of the C interface by what they answer if nothing is wrong with them on purpose. A panic in one ends the process: nothing unwinds into C.
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) = $answer:expr;)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($argument: $type),*) -> c_uint {
-                $crate::abi::code($answer)
+                match $crate::faults::meet(stringify!($name), &[$(&$argument),*]) {
+                    0 => $crate::abi::code($answer),
+                    code => code,
+                }
             }
         )*
     };
 }
 
+mod health;
+mod links;
 mod mig;
 
 export! {
@@ -139,11 +140,13 @@ export! {
         device(handle, |device| info.put(pci_info(device.gpu())));
 }
 
-/// All memory, and what of it is reserved.
-fn memory_of(device: &Device<'_>) -> Result<(u64, u64), Failure> {
+/// All memory of a device, what of it is reserved, and what processes have.
+fn memory_of(session: &Session, handle: Handle) -> Result<(u64, u64, u64), Failure> {
+    let device = session.device(handle)?;
+    let used = session.processes(handle, &device).map(|process| process.memory).sum();
     match device {
-        Device::Gpu(gpu) => Ok((supported(gpu.memory_total, |total| *total > 0)?, gpu.memory_reserved)),
-        Device::Mig(Partition { profile, .. }) => Ok((u64::from(profile.memory) << 20, 0)),
+        Device::Gpu(gpu) => Ok((supported(gpu.memory_total, |total| *total > 0)?, gpu.memory_reserved, used)),
+        Device::Mig(Partition { profile, .. }) => Ok((u64::from(profile.memory) << 20, 0, used)),
     }
 }
 
@@ -153,41 +156,42 @@ fn supported<T>(value: T, has: impl FnOnce(&T) -> bool) -> Result<T, Failure> {
 }
 
 fn pci_info(gpu: &Gpu) -> PciInfo {
-    let Address { domain, bus, device, function } = gpu.address;
+    pci_info_of(gpu.address, gpu.pci_id, gpu.pci_subsystem_id)
+}
+
+fn pci_info_of(address: Address, pci_device_id: c_uint, pci_subsystem_id: c_uint) -> PciInfo {
+    let Address { domain, bus, device, function } = address;
     PciInfo {
         bus_id_legacy: text_field(&format!("{domain:04X}:{bus:02X}:{device:02X}.{function:X}")),
         domain,
         bus,
         device,
-        pci_device_id: gpu.pci_id,
-        pci_subsystem_id: gpu.pci_subsystem_id,
+        pci_device_id,
+        pci_subsystem_id,
         bus_id: text_field(&format!("{domain:08X}:{bus:02X}:{device:02X}.{function:X}")),
     }
 }
 
 export! {
     // The first version of the call counts what is reserved as used.
-    fn nvmlDeviceGetMemoryInfo(handle: Handle, memory: Out<Memory>) = device(handle, |device| {
-        let (total, reserved) = memory_of(&device)?;
-        memory.put(Memory { total, free: total - reserved, used: reserved })
+    fn nvmlDeviceGetMemoryInfo(device: Handle, memory: Out<Memory>) = session(|session| {
+        let (total, reserved, used) = memory_of(session, device)?;
+        memory.put(Memory { total, free: total.saturating_sub(reserved + used), used: reserved + used })
     });
 
-    fn nvmlDeviceGetMemoryInfo_v2(handle: Handle, memory: Out<MemoryV2>) = device(handle, |device| {
+    fn nvmlDeviceGetMemoryInfo_v2(device: Handle, memory: Out<MemoryV2>) = session(|session| {
         let version = memory.version()?;
         if version != struct_version::<MemoryV2>(2) {
             return Err(Failure::ArgumentVersionMismatch);
         }
-        let (total, reserved) = memory_of(&device)?;
-        memory.put(MemoryV2 { version, total, reserved, free: total - reserved, used: 0 })
+        let (total, reserved, used) = memory_of(session, device)?;
+        memory.put(MemoryV2 { version, total, reserved, free: total.saturating_sub(reserved + used), used })
     });
 
     fn nvmlDeviceGetBAR1MemoryInfo(device: Handle, memory: Out<Memory>) = gpu(device, |gpu| {
         let total = supported(gpu.bar1_total, |total| *total > 0)?;
         memory.put(Memory { total, free: total, used: 0 })
     });
-
-    fn nvmlDeviceGetComputeRunningProcesses_v3(device: Handle, count: Out<c_uint>, _infos: Out<ProcessInfo>) =
-        gpu(device, |_| count.put(0));
 }
 
 /// A GPU for one process at a time, by threads: out of use, and no GPU of today takes it.
@@ -197,9 +201,11 @@ const LAST_COMPUTE_MODE: c_uint = 3;
 export! {
     fn nvmlDeviceGetComputeMode(device: Handle, mode: Out<c_uint>) = gpu(device, |gpu| mode.put(gpu.compute_mode));
 
+    // In MIG mode it is the default, and stays that.
     fn nvmlDeviceSetComputeMode(device: Handle, mode: c_uint) = match mode {
         EXCLUSIVE_THREAD => gpu(device, |_| Err(Failure::NotSupported)),
-        0..=LAST_COMPUTE_MODE => change(device, |gpu| gpu.compute_mode = mode),
+        0..=LAST_COMPUTE_MODE => gpu(device, |gpu| supported((), |()| gpu.mig_mode == 0))
+            .and_then(|()| change(device, |gpu| gpu.compute_mode = mode)),
         _ => session(|_| Err(Failure::InvalidArgument)),
     };
 
@@ -235,36 +241,4 @@ export! {
             topology::SYSTEM
         })
     });
-
-    fn nvmlDeviceGetNvLinkState(device: Handle, link: c_uint, is_active: Out<c_uint>) = gpu(device, |gpu| {
-        let links = supported(gpu.nv_links, |links| *links > 0)?;
-        if link >= links {
-            return Err(Failure::InvalidArgument);
-        }
-        is_active.put(1)
-    });
-}
-
-/// Critical errors (XID), and memory errors of one and of two bits.
-const EVENT_TYPES: u64 = 0x8 | 0x2 | 0x1;
-
-export! {
-    fn nvmlDeviceGetSupportedEventTypes(device: Handle, types: Out<u64>) = gpu(device, |_| types.put(EVENT_TYPES));
-
-    fn nvmlEventSetCreate(set: Out<Handle>) = session(|session| {
-        set.check()?;
-        set.put(session.new_event_set())
-    });
-
-    fn nvmlDeviceRegisterEvents(device: Handle, types: u64, set: Handle) = session(|session| {
-        let index = session.index(device)?;
-        session.gpu(index)?;
-        supported(types, |types| types & !EVENT_TYPES == 0)?;
-        session.register(set, index)
-    });
-
-    fn nvmlEventSetWait_v2(set: Handle, data: Out<EventData>, timeout_ms: c_uint) =
-        data.check().and_then(|()| wait(set, Duration::from_millis(timeout_ms.into())));
-
-    fn nvmlEventSetFree(set: Handle) = session(|session| session.free_event_set(set));
 }

@@ -22,6 +22,8 @@ pub(crate) enum InspectError {
     Gpu { asked: String, known: String },
     #[error("--gpu {gpu}: {name} can't be partitioned")]
     NoMig { gpu: String, name: String },
+    #[error("--gpu {0}: has partitions; `mock-nvml mig destroy` destroys them")]
+    Partitioned(String),
     #[error(transparent)]
     File(#[from] FileError),
     #[error("can't print the state: {0}")]
@@ -33,7 +35,9 @@ pub(crate) enum InspectError {
 /// What `set` can change.
 #[derive(Args)]
 #[command(group(
-    ArgGroup::new("change").required(true).multiple(true).args(["compute_mode", "persistence", "mig", "fault"])
+    ArgGroup::new("change").required(true).multiple(true).args([
+        "compute_mode", "persistence", "mig", "fault", "recovery_action", "remapped_rows", "memory_errors",
+    ])
 ))]
 pub(crate) struct Changes {
     /// The folder with the driver's files
@@ -54,6 +58,26 @@ pub(crate) struct Changes {
     /// How all calls about the GPU fail
     #[arg(long)]
     fault: Option<Fault>,
+    /// What the driver recommends to do about the GPU
+    #[arg(long)]
+    recovery_action: Option<RecoveryAction>,
+    /// Memory rows that were remapped: for corrected errors, for uncorrected ones, whether one is pending, whether one failed
+    #[arg(long, num_args = 4, value_names = ["CORRECTED", "UNCORRECTED", "PENDING", "FAILED"])]
+    remapped_rows: Option<Vec<u32>>,
+    /// How many memory errors there have been
+    #[arg(long, num_args = 2, value_names = ["CORRECTED", "UNCORRECTED"])]
+    memory_errors: Option<Vec<u64>>,
+}
+
+/// In the order of NVML's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum RecoveryAction {
+    None,
+    GpuReset,
+    NodeReboot,
+    DrainP2p,
+    DrainAndReset,
+    RecoverImexDomain,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -227,15 +251,24 @@ pub(crate) fn set(changes: &Changes) -> Result<(), InspectError> {
     writer.update(|state| change(state, changes)).map_err(of_state)?
 }
 
+/// The place of the GPU that is asked for by its place, address, or UUID.
+pub(crate) fn find(state: &State, asked: &str) -> Result<usize, InspectError> {
+    let is_asked =
+        |index: usize, gpu: &Gpu| asked == index.to_string() || asked == address(gpu) || asked == gpu.uuid.as_str();
+    let found = state.gpus().iter().enumerate().position(|(index, gpu)| is_asked(index, gpu));
+    let known = || state.gpus().iter().map(address).collect::<Vec<_>>().join(", ");
+    found.ok_or_else(|| InspectError::Gpu { asked: asked.to_owned(), known: known() })
+}
+
 fn change(state: &mut State, changes: &Changes) -> Result<(), InspectError> {
     let asked = &changes.gpu;
-    let is_asked =
-        |index: usize, gpu: &Gpu| *asked == index.to_string() || *asked == address(gpu) || *asked == gpu.uuid.as_str();
-    let known = state.gpus().iter().map(address).collect::<Vec<_>>().join(", ");
-    let found = state.gpus_mut().iter_mut().enumerate().find(|(index, gpu)| is_asked(*index, gpu));
-    let Some((_, gpu)) = found else { return Err(InspectError::Gpu { asked: asked.clone(), known }) };
+    let place = find(state, asked)?;
+    let gpu = &mut state.gpus[place];
     if changes.mig.is_some() && gpu.mig_table == 0 {
         return Err(InspectError::NoMig { gpu: asked.clone(), name: gpu.name.as_str().to_owned() });
+    }
+    if changes.mig == Some(Switch::Off) && gpu.gpu_instances.iter().any(|instance| instance.is_there != 0) {
+        return Err(InspectError::Partitioned(asked.clone()));
     }
     if let Some(mode) = changes.compute_mode {
         gpu.compute_mode = mode.number();
@@ -249,11 +282,34 @@ fn change(state: &mut State, changes: &Changes) -> Result<(), InspectError> {
     if let Some(fault) = changes.fault {
         gpu.fault = fault.number();
     }
+    if let Some(action) = changes.recovery_action {
+        gpu.recovery_action = action as u32;
+    }
+    if let Some(rows) = &changes.remapped_rows {
+        for (place, value) in gpu.remapped_rows.iter_mut().zip(rows) {
+            *place = *value;
+        }
+    }
+    if let Some(&[corrected, uncorrected]) = changes.memory_errors.as_deref() {
+        (gpu.corrected_errors, gpu.uncorrected_errors) = (corrected, uncorrected);
+    }
     Ok(())
 }
 
 /// The state file of a laid-out driver: in some folder for libraries.
-fn state_file(root: &Path) -> Result<PathBuf, InspectError> {
+pub(crate) fn state_file(root: &Path) -> Result<PathBuf, InspectError> {
+    match &state_files(root)?[..] {
+        [] => Err(InspectError::None(root.to_owned())),
+        [file] => Ok(file.clone()),
+        files => Err(InspectError::Several {
+            root: root.to_owned(),
+            files: files.iter().map(|file| file.display().to_string()).collect(),
+        }),
+    }
+}
+
+/// The state files of all drivers that have been laid out.
+pub(crate) fn state_files(root: &Path) -> Result<Vec<PathBuf>, FileError> {
     let mut folders = vec![root.join("usr")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
@@ -266,12 +322,5 @@ fn state_file(root: &Path) -> Result<PathBuf, InspectError> {
             }
         }
     }
-    match &found[..] {
-        [] => Err(InspectError::None(root.to_owned())),
-        [file] => Ok(file.clone()),
-        files => Err(InspectError::Several {
-            root: root.to_owned(),
-            files: files.iter().map(|file| file.display().to_string()).collect(),
-        }),
-    }
+    Ok(found)
 }

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 
 use aliquot_machine::{Machine, PciAddress, PcieRoot};
 use nvidia_ml_mock::caps::{self, Caps};
-use nvidia_ml_mock::state::{FILE_PREFIX, State};
+use nvidia_ml_mock::state::{FILE_PREFIX, State, Writer};
 
 use crate::compile::VENDOR;
 use crate::elf;
 use crate::files::{FileError, names, put, put_link, put_node, put_state, remove};
+use crate::inspect::state_files;
 
 /// Why a driver can't be laid out.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +62,11 @@ pub(crate) fn layout(
     if root.canonicalize().is_ok_and(|root| root == Path::new("/")) {
         return Err(LayoutError::Root(root.to_owned()));
     }
+    let state_path =
+        root.join(machine.driver.library_dir.below_root()).join(format!("{FILE_PREFIX}{}", machine.driver.version));
+    for old in state_files(root)?.iter().filter(|old| **old != state_path) {
+        retire(old, Gone::Replaced)?;
+    }
     let read =
         |path: &Path| std::fs::read(path).map_err(|source| LayoutError::Library { path: path.to_owned(), source });
     libraries(machine, &root.join(machine.driver.library_dir.below_root()), &read(library)?)?;
@@ -70,8 +76,64 @@ pub(crate) fn layout(
     device_nodes(machine, state, dev)?;
     partitions(state, root, dev)?;
     // Last, because a process that finds it may expect the rest.
-    let name = format!("{FILE_PREFIX}{}", machine.driver.version);
-    put_state(&root.join(machine.driver.library_dir.below_root()).join(name), state)?;
+    put_state(&state_path, state)?;
+    Ok(())
+}
+
+/// Why a driver isn't there any more.
+#[derive(Clone, Copy)]
+enum Gone {
+    Unloaded,
+    Replaced,
+}
+
+impl Gone {
+    /// The result of NVML's calls.
+    fn number(self) -> u32 {
+        match self {
+            Self::Unloaded => 9,
+            Self::Replaced => 18,
+        }
+    }
+}
+
+/// Tells the programs that use a driver that it has gone, and removes its libraries.
+fn retire(state_file: &Path, why: Gone) -> Result<(), FileError> {
+    // What can't be read tells programs as much.
+    if let Ok(mut writer) = Writer::open(state_file) {
+        let _ = writer.update(|state| state.gone = why.number());
+    }
+    let folder = state_file.parent().unwrap_or(Path::new("/"));
+    let version = state_file.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(FILE_PREFIX));
+    let suffix = format!(".so.{}", version.unwrap_or_default());
+    for name in names(folder)? {
+        let path = folder.join(&name);
+        let target = path.read_link().ok().and_then(|target| target.to_str().map(str::to_owned));
+        if name.ends_with(&suffix) || target.is_some_and(|target| target.ends_with(&suffix) || target == "libcuda.so.1")
+        {
+            remove(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Takes a driver away.
+pub(crate) fn remove_driver(root: &Path, dev: &Path) -> Result<(), LayoutError> {
+    if root.canonicalize().is_ok_and(|root| root == Path::new("/")) {
+        return Err(LayoutError::Root(root.to_owned()));
+    }
+    for state_file in state_files(root)? {
+        retire(&state_file, Gone::Unloaded)?;
+    }
+    for name in PROGRAMS.iter().chain(&["nvidia-smi"]) {
+        remove(&root.join("usr/bin").join(name))?;
+    }
+    for folder in ["proc", "sys"] {
+        remove(&root.join(folder))?;
+    }
+    for name in names(dev)?.iter().filter(|name| name.starts_with("nvidia")) {
+        remove(&dev.join(name))?;
+    }
     Ok(())
 }
 

@@ -12,6 +12,7 @@ pub mod state;
 
 mod abi;
 mod exports;
+mod faults;
 mod handle;
 mod library;
 mod writable;

@@ -11,32 +11,36 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::abi::{Answer, Failure};
+use crate::abi::{Answer, EventData, Failure};
 use crate::caps::{self, Caps};
 use crate::handle::{Handle, Ids, Kind};
 use crate::mig::{self, NoRoom};
-use crate::state::{ComputeInstance, Error, FILE_PREFIX, Gpu, GpuInstance, MigTable, Profile, Reader, State, Writer};
+use crate::state::{
+    ComputeInstance, Error, Event, FILE_PREFIX, Gpu, GpuInstance, MigTable, Process, Profile, Reader, State, Writer,
+};
 
-static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, sessions: 0, session: None });
+static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, sessions: 0, path: None, session: None });
 
-struct Library {
+pub(crate) struct Library {
     /// How many `nvmlInit` have no `nvmlShutdown` yet.
     users: u32,
     /// How many sessions there have been.
     sessions: u32,
-    session: Option<Session>,
+    /// The state file. The name under which this library was loaded may become that of a newer one.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) session: Option<Session>,
 }
 
-fn library() -> MutexGuard<'static, Library> {
+pub(crate) fn library() -> MutexGuard<'static, Library> {
     LIBRARY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The time between the first `nvmlInit` and the last `nvmlShutdown`.
 pub(crate) struct Session {
     number: u32,
-    path: PathBuf,
-    reader: Arc<Reader>,
-    sequence: u32,
+    pub(crate) path: PathBuf,
+    pub(crate) reader: Arc<Reader>,
+    pub(crate) sequence: u32,
     state: Box<State>,
     /// The places in the state of the GPUs that this process can open, in the order of their indices.
     visible: Vec<usize>,
@@ -47,13 +51,21 @@ pub(crate) struct Session {
 /// The GPUs whose events a program waits for.
 #[derive(Default)]
 pub(crate) struct EventSet {
-    indices: Vec<u32>,
+    watches: Vec<Watch>,
+}
+
+struct Watch {
+    index: u32,
+    types: u64,
+    /// The number of the first event that the program hasn't seen.
+    next: u64,
 }
 
 pub(crate) fn init() -> Answer {
     let mut library = library();
     if library.session.is_none() {
-        library.session = Some(Session::begin(library.sessions)?);
+        let sessions = library.sessions;
+        library.session = Some(Session::begin(sessions, &mut library.path)?);
         library.sessions = library.sessions.wrapping_add(1);
     }
     library.users += 1;
@@ -129,16 +141,18 @@ impl From<NoRoom> for Failure {
 }
 
 /// Waits until something happens to a GPU of the event set.
-pub(crate) fn wait(set: Handle, timeout: Duration) -> Answer {
+pub(crate) fn wait(set: Handle, timeout: Duration) -> Result<EventData, Failure> {
     let end = Instant::now() + timeout;
     loop {
         // The library isn't locked while it waits.
-        let (reader, sequence) = session(|session| {
-            for index in &session.event_set(set)?.indices {
-                session.gpu(*index)?;
-            }
-            Ok((Arc::clone(&session.reader), session.sequence))
+        let found = session(|session| match session.next_event(set)? {
+            Some(event) => Ok(Ok(event)),
+            None => Ok(Err((Arc::clone(&session.reader), session.sequence))),
         })?;
+        let (reader, sequence) = match found {
+            Ok(event) => return Ok(event),
+            Err(nothing_yet) => nothing_yet,
+        };
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(Failure::Timeout);
@@ -147,14 +161,31 @@ pub(crate) fn wait(set: Handle, timeout: Duration) -> Answer {
     }
 }
 
+/// The state file, mapped and read. Remembers where it is.
+pub(crate) fn open_state(path: &mut Option<PathBuf>) -> Result<(PathBuf, Reader, u32, Box<State>), Failure> {
+    let path = match path {
+        Some(path) => path.clone(),
+        None => path.insert(state_file().ok_or(Failure::DriverNotLoaded)?).clone(),
+    };
+    let reader = Reader::open(&path).map_err(|error| match error {
+        Error::Io(_) if is_replaced(&path) => Failure::VersionMismatch,
+        Error::Io(_) => Failure::DriverNotLoaded,
+        error => failure(&error),
+    })?;
+    let (sequence, state) = reader.read().map_err(|error| failure(&error))?;
+    Ok((path, reader, sequence, state))
+}
+
+/// Whether a driver of another version is where that of the state file was.
+fn is_replaced(path: &Path) -> bool {
+    let is_state = |name: &OsStr| name.to_str().is_some_and(|name| name.starts_with(FILE_PREFIX));
+    let mut entries = path.parent().and_then(|folder| std::fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    entries.any(|entry| is_state(&entry.file_name()))
+}
+
 impl Session {
-    fn begin(number: u32) -> Result<Self, Failure> {
-        let path = state_file().ok_or(Failure::DriverNotLoaded)?;
-        let reader = Reader::open(&path).map_err(|error| match error {
-            Error::Io(_) => Failure::DriverNotLoaded,
-            error => failure(&error),
-        })?;
-        let (sequence, state) = reader.read().map_err(|error| failure(&error))?;
+    fn begin(number: u32, path: &mut Option<PathBuf>) -> Result<Self, Failure> {
+        let (path, reader, sequence, state) = open_state(path)?;
         let dev = Path::new(state.dev.as_str());
         match open(&dev.join("nvidiactl")) {
             Ok(()) => {}
@@ -168,11 +199,16 @@ impl Session {
         Ok(Self { number, path, reader, sequence, state, visible, event_sets: BTreeMap::new(), next_event_set: 0 })
     }
 
-    fn refresh(&mut self) -> Answer {
+    /// Fails if the driver has gone.
+    pub(crate) fn refresh(&mut self) -> Answer {
         if self.reader.sequence() != self.sequence {
             (self.sequence, self.state) = self.reader.read().map_err(|error| failure(&error))?;
         }
-        Ok(())
+        match self.state.gone {
+            0 => Ok(()),
+            9 => Err(Failure::DriverNotLoaded),
+            _ => Err(Failure::VersionMismatch),
+        }
     }
 
     pub(crate) fn state(&self) -> &State {
@@ -205,7 +241,15 @@ impl Session {
         device.number(Kind::Gpu, self.number).filter(|index| *index < self.count()).ok_or(Failure::InvalidArgument)
     }
 
-    fn place(&self, index: u32) -> Result<usize, Failure> {
+    /// The place of the GPU that a handle of any kind is about.
+    pub(crate) fn place_of(&self, handle: Handle) -> Option<usize> {
+        let instances = [Kind::MigDevice, Kind::GpuInstance, Kind::ComputeInstance];
+        let instance = instances.into_iter().find_map(|kind| handle.number(kind, self.number));
+        let index = instance.map(|number| Ids::from_number(number).index);
+        self.place(index.or_else(|| handle.number(Kind::Gpu, self.number))?).ok()
+    }
+
+    pub(crate) fn place(&self, index: u32) -> Result<usize, Failure> {
         self.visible.get(index as usize).copied().ok_or(Failure::InvalidArgument)
     }
 
@@ -292,6 +336,18 @@ impl Session {
         Ok(found)
     }
 
+    /// The processes on a device. Those on a GPU's MIG devices are also on the GPU.
+    pub(crate) fn processes<'a>(&'a self, handle: Handle, device: &Device<'_>) -> impl Iterator<Item = &'a Process> {
+        let ids = match device {
+            Device::Gpu(_) => None,
+            Device::Mig(Partition { ids, .. }) => Some((ids.gpu_instance, ids.compute_instance)),
+        };
+        let on_gpu = self.place_of(handle).into_iter().flat_map(|place| self.state.processes(place));
+        on_gpu.filter(move |process| {
+            ids.is_none_or(|ids| ids == (process.gpu_instance as usize, process.compute_instance as usize))
+        })
+    }
+
     /// The MIG device with that UUID.
     pub(crate) fn mig_device_by_uuid(&self, uuid: &str) -> Result<Handle, Failure> {
         let devices = (0..self.count()).filter_map(|index| self.mig_devices(index).ok()).flatten();
@@ -305,11 +361,11 @@ impl Session {
         open_as(&node, OpenOptions::new().read(true)).is_ok()
     }
 
-    /// Changes how a GPU is partitioned. Files come before the change, and go after it.
+    /// Changes how a GPU is partitioned, in view of the processes on it. Files come before the change, and go after it.
     pub(crate) fn change_mig<T>(
         &mut self,
         index: u32,
-        change: impl FnOnce(&MigTable, &mut Gpu) -> Result<T, Failure>,
+        change: impl FnOnce(&MigTable, &mut Gpu, &[Process]) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         self.mig_gpu(index)?;
         if !self.may(caps::CONFIG) {
@@ -320,8 +376,9 @@ impl Session {
         let mut state = writer.read().map_err(|error| failure(&error))?;
         let table = *state.gpus.get(place).and_then(|gpu| state.mig_table(gpu)).ok_or(Failure::GpuIsLost)?;
         let caps = Caps::open(&self.root()?, Path::new(state.dev.as_str())).map_err(|error| io_failure(&error))?;
+        let processes = state.processes(place).copied().collect::<Vec<_>>();
         let gpu = state.gpus.get_mut(place).ok_or(Failure::GpuIsLost)?;
-        let result = change(&table, gpu)?;
+        let result = change(&table, gpu, &processes)?;
         let gpu = *gpu;
         caps.add(&gpu).map_err(|error| io_failure(&error))?;
         writer.put(&state);
@@ -356,18 +413,50 @@ impl Session {
         set.number(Kind::EventSet, self.number).ok_or(Failure::InvalidArgument)
     }
 
-    fn event_set(&self, set: Handle) -> Result<&EventSet, Failure> {
-        self.event_sets.get(&self.event_set_number(set)?).ok_or(Failure::InvalidArgument)
-    }
-
     /// Adds a GPU to an event set.
-    pub(crate) fn register(&mut self, set: Handle, index: u32) -> Answer {
+    pub(crate) fn register(&mut self, set: Handle, index: u32, types: u64) -> Answer {
         let number = self.event_set_number(set)?;
+        let next = self.state.event_count;
         let set = self.event_sets.get_mut(&number).ok_or(Failure::InvalidArgument)?;
-        if !set.indices.contains(&index) {
-            set.indices.push(index);
+        match set.watches.iter_mut().find(|watch| watch.index == index) {
+            Some(watch) => watch.types |= types,
+            None => set.watches.push(Watch { index, types, next }),
         }
         Ok(())
+    }
+
+    /// The oldest event that a program waits for and hasn't seen.
+    fn next_event(&mut self, set: Handle) -> Result<Option<EventData>, Failure> {
+        let number = self.event_set_number(set)?;
+        let Self { visible, state, .. } = self;
+        let set = self.event_sets.get_mut(&number).ok_or(Failure::InvalidArgument)?;
+        let mut oldest: Option<(u64, usize)> = None;
+        for (at, watch) in set.watches.iter().enumerate() {
+            let place = visible.get(watch.index as usize).copied();
+            let is_for = |event: &Event| Some(event.gpu as usize) == place && u64::from(event.types) & watch.types != 0;
+            let first = state.events(watch.next).find(|(_, event)| is_for(event));
+            if let Some((number, _)) = first
+                && oldest.is_none_or(|(other, _)| number < other)
+            {
+                oldest = Some((number, at));
+            }
+        }
+        if let Some((number, at)) = oldest {
+            let watch = &mut set.watches[at];
+            watch.next = number + 1;
+            let event = state.events(number).next().ok_or(Failure::Unknown)?.1;
+            return Ok(Some(EventData {
+                device: Handle::new(Kind::Gpu, self.number, watch.index),
+                types: event.types.into(),
+                data: event.data,
+                gpu_instance_id: event.gpu_instance,
+                compute_instance_id: event.compute_instance,
+            }));
+        }
+        for index in set.watches.iter().map(|watch| watch.index).collect::<Vec<_>>() {
+            self.gpu(index)?;
+        }
+        Ok(None)
     }
 
     pub(crate) fn free_event_set(&mut self, set: Handle) -> Answer {

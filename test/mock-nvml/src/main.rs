@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 mod compile;
 mod elf;
 mod files;
+mod inject;
 mod inspect;
 mod layout;
 mod models;
@@ -52,6 +53,27 @@ enum Command {
     },
     /// Changes the state of a node's GPUs; all processes see it at once
     Set(inspect::Changes),
+    /// Lets a critical error happen to a GPU
+    Xid(inject::Xid),
+    /// Lets a function fail, block, or take its time
+    Fault(inject::FunctionFault),
+    /// Lets processes seem to use GPUs
+    #[command(subcommand)]
+    Process(inject::Processes),
+    /// Makes and destroys partitions
+    #[command(subcommand)]
+    Mig(inject::Mig),
+    /// Resets a GPU
+    Reset(inject::Target),
+    /// Takes a driver away: its files, its device nodes, and the answers that programs get from it
+    Remove {
+        /// The folder with the driver's files
+        #[arg(long)]
+        root: PathBuf,
+        /// The folder with the device nodes
+        #[arg(long, default_value = "/dev")]
+        dev: PathBuf,
+    },
 }
 
 #[derive(clap::Args)]
@@ -92,6 +114,12 @@ fn run(command: Command) -> Result<(), Box<dyn std::error::Error>> {
         }
         Command::Show { root, json } => print!("{}", inspect::show(&root, json)?),
         Command::Set(changes) => inspect::set(&changes)?,
+        Command::Xid(xid) => inject::xid(&xid)?,
+        Command::Fault(fault) => inject::fault(&fault)?,
+        Command::Process(command) => inject::processes(&command)?,
+        Command::Mig(command) => inject::mig(&command)?,
+        Command::Reset(target) => inject::reset(&target)?,
+        Command::Remove { root, dev } => layout::remove_driver(&root, &dev)?,
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ macro_rules! models {
 }
 
 models! {
-    "a100-sxm4-40gb" "a100-sxm4-80gb" "a30" "b200" "gb10" "gb200" "h100-sxm-80gb" "h200-sxm-141gb" "l4" "l40s"
+    "a100-sxm4-40gb" "a30" "b200" "gb10" "gb200" "h100-sxm-80gb" "h200-sxm-141gb" "l4" "l40s"
     "rtx-pro-6000-server" "t4"
 }
 

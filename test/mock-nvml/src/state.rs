@@ -35,6 +35,18 @@ pub const MAX_GPU_INSTANCES: usize = 15;
 /// Compute instances have ids below this.
 pub const MAX_COMPUTE_INSTANCES: usize = 8;
 
+/// How many processes can be on the GPUs of a node.
+pub const MAX_PROCESSES: usize = 64;
+
+/// How many events are remembered for those who wait.
+pub const MAX_EVENTS: usize = 64;
+
+/// How many faults of functions there can be at once.
+pub const MAX_FAULTS: usize = 16;
+
+/// No instance, no GPU in particular, no end.
+pub const NONE: u32 = u32::MAX;
+
 /// How many `NVSwitches` a node can have.
 pub const MAX_SWITCHES: usize = 8;
 
@@ -165,6 +177,63 @@ impl MigTable {
 }
 
 plain! {
+    /// A process that uses a GPU. There is none if the pid is 0.
+    pub struct Process {
+        /// How much of the GPU's memory it has.
+        pub memory: u64,
+        /// The process.
+        pub pid: u32,
+        /// The place of the GPU.
+        pub gpu: u32,
+        /// The GPU instance, or `NONE`.
+        pub gpu_instance: u32,
+        /// The compute instance, or `NONE`.
+        pub compute_instance: u32,
+    }
+}
+
+plain! {
+    /// Something that happened to a GPU.
+    pub struct Event {
+        /// What NVML says about it; for a critical error the XID.
+        pub data: u64,
+        /// NVML's type of event.
+        pub types: u32,
+        /// The place of the GPU.
+        pub gpu: u32,
+        /// The GPU instance, or `NONE`.
+        pub gpu_instance: u32,
+        /// The compute instance, or `NONE`.
+        pub compute_instance: u32,
+    }
+}
+
+plain! {
+    /// What is wrong with a function. There is nothing wrong if `kind` is 0.
+    pub struct Fault {
+        /// The function's name.
+        pub function: Text<64>,
+        /// The place of the GPU for which it is wrong, or `NONE` for calls about any GPU, or about none.
+        pub gpu: u32,
+        /// How it is wrong: `FAILS`, `BLOCKS`, or `IS_SLOW`.
+        pub kind: u32,
+        /// The result, or the milliseconds.
+        pub value: u32,
+        /// How many calls it will be wrong for, or `NONE`.
+        pub calls: u32,
+    }
+}
+
+/// A function answers with an error.
+pub const FAILS: u32 = 1;
+
+/// A function doesn't return as long as this is so.
+pub const BLOCKS: u32 = 2;
+
+/// A function takes its time.
+pub const IS_SLOW: u32 = 3;
+
+plain! {
     /// A PCI address.
     pub struct Address {
         /// The domain.
@@ -275,6 +344,14 @@ plain! {
         pub gpus: [Gpu; MAX_GPUS],
         /// How the models of GPUs can be partitioned.
         pub mig_tables: [MigTable; MAX_MIG_TABLES],
+        /// The processes on the GPUs.
+        pub processes: [Process; MAX_PROCESSES],
+        /// The last events; that of number n is at n modulo the size.
+        pub events: [Event; MAX_EVENTS],
+        /// How many events there have been.
+        pub event_count: u64,
+        /// What is wrong with functions.
+        pub faults: [Fault; MAX_FAULTS],
     }
 }
 
@@ -294,10 +371,39 @@ impl State {
         &mut self.gpus[..MAX_GPUS.min(self.gpu_count as usize)]
     }
 
+    /// The processes on the GPU of that place.
+    pub fn processes(&self, gpu: usize) -> impl Iterator<Item = &Process> {
+        self.processes.iter().filter(move |process| process.pid != 0 && process.gpu as usize == gpu)
+    }
+
+    /// The events from that number on, as far as they are remembered, with their numbers.
+    pub fn events(&self, from: u64) -> impl Iterator<Item = (u64, &Event)> {
+        let oldest = self.event_count.saturating_sub(MAX_EVENTS as u64);
+        (from.max(oldest)..self.event_count).map(|number| (number, &self.events[event_place(number)]))
+    }
+
+    /// Tells everybody who waits for it that something happened.
+    pub fn happen(&mut self, event: Event) {
+        self.events[event_place(self.event_count)] = event;
+        self.event_count += 1;
+    }
+
+    /// What is wrong with a function called for the GPU of that place, or for none.
+    pub fn fault(&self, function: &str, gpu: Option<usize>) -> Option<(usize, &Fault)> {
+        let is_for = |fault: &Fault| fault.gpu == NONE || gpu.is_some_and(|gpu| fault.gpu as usize == gpu);
+        self.faults.iter().enumerate().find(|(_, fault)| {
+            fault.kind != 0 && fault.calls > 0 && fault.function.as_str() == function && is_for(fault)
+        })
+    }
+
     /// How a GPU can be partitioned, if it can.
     pub fn mig_table(&self, gpu: &Gpu) -> Option<&MigTable> {
         self.mig_tables.get((gpu.mig_table as usize).checked_sub(1)?)
     }
+}
+
+fn event_place(number: u64) -> usize {
+    usize::try_from(number).unwrap_or_default() % MAX_EVENTS
 }
 
 const WORDS: usize = size_of::<State>() / size_of::<u64>();

@@ -11,7 +11,7 @@ use crate::exports::supported;
 use crate::handle::{Handle, Ids, Kind};
 use crate::library::{Device, Partition, Session, device, gpu, session};
 use crate::mig::{COMPUTE_PROFILES, compute_starts};
-use crate::state::{Gpu, GpuInstance, MigTable, Profile};
+use crate::state::{Gpu, GpuInstance, MigTable, Process, Profile};
 
 export! {
     fn nvmlDeviceGetMigMode(device: Handle, current: Out<c_uint>, pending: Out<c_uint>) = gpu(device, |gpu| {
@@ -27,7 +27,7 @@ export! {
         if mode > 1 {
             return Err(Failure::InvalidArgument);
         }
-        activation.put(session.change_mig(index, |table, gpu| set_mode(table, gpu, mode))?)
+        activation.put(session.change_mig(index, |table, gpu, processes| set_mode(table, gpu, mode, processes))?)
     });
 
     fn nvmlDeviceGetMaxMigDeviceCount(device: Handle, count: Out<c_uint>) = session(|session| {
@@ -79,11 +79,14 @@ fn mig(session: &Session, handle: Handle) -> Result<Partition<'_>, Failure> {
 }
 
 /// Answers what keeps the mode from changing at once, or 0.
-fn set_mode(table: &MigTable, gpu: &mut Gpu, mode: c_uint) -> Result<c_uint, Failure> {
+fn set_mode(table: &MigTable, gpu: &mut Gpu, mode: c_uint, processes: &[Process]) -> Result<c_uint, Failure> {
     if mode == 0 && gpu.instances(table).next().is_some() {
         return Err(Failure::InUse);
     }
     gpu.mig_mode_pending = mode;
+    if gpu.mig_mode != mode && !processes.is_empty() {
+        return Ok(Failure::InUse as c_uint);
+    }
     if gpu.mig_mode != mode && table.mode_needs_reset != 0 {
         return Ok(Failure::ResetRequired as c_uint);
     }
@@ -234,7 +237,7 @@ export! {
 
     fn nvmlGpuInstanceDestroy(instance: Handle) = session(|session| {
         let (ids, _, _) = session.gpu_instance(instance)?;
-        session.change_mig(ids.index, |table, gpu| {
+        session.change_mig(ids.index, |table, gpu, _| {
             let (gpu_instance, _) = same_instance(table, gpu, ids)?;
             if gpu_instance.compute_instances().next().is_some() {
                 return Err(Failure::InUse);
@@ -290,7 +293,7 @@ fn create(device: Handle, id: c_uint, placement: Option<Placement>, instance: &O
         if placement.as_ref().is_some_and(|placement| !is_possible(placement)) {
             return Err(Failure::InvalidArgument);
         }
-        let made = session.change_mig(index, |table, gpu| {
+        let made = session.change_mig(index, |table, gpu, _| {
             let place = table.profiles().iter().position(|profile| profile.id == id);
             let place = place.ok_or(Failure::InvalidArgument)?;
             Ok(gpu.create_instance(table, place, placement.map(|placement| placement.start))?)
@@ -372,7 +375,14 @@ export! {
 
     fn nvmlComputeInstanceDestroy(compute: Handle) = session(|session| {
         let ids = session.compute_instance(compute)?.ids;
-        session.change_mig(ids.index, |table, gpu| {
+        session.change_mig(ids.index, |table, gpu, processes| {
+            let on_it = |process: &Process| {
+                (process.gpu_instance, process.compute_instance)
+                    == (number(ids.gpu_instance), number(ids.compute_instance))
+            };
+            if processes.iter().any(on_it) {
+                return Err(Failure::InUse);
+            }
             let (there, _) = same_instance(table, gpu, ids)?;
             let there = there.compute_instances.get_mut(ids.compute_instance);
             let there = there.filter(|there| there.is_there != 0 && there.generation == ids.generation);
@@ -474,7 +484,7 @@ fn create_compute(instance: Handle, id: c_uint, placement: Option<Placement>, co
         if placement.as_ref().is_some_and(|placement| !is_possible(placement)) {
             return Err(Failure::InvalidArgument);
         }
-        let (id, generation) = session.change_mig(ids.index, |table, gpu| {
+        let (id, generation) = session.change_mig(ids.index, |table, gpu, _| {
             let (there, profile) = same_instance(table, gpu, ids)?;
             let id = there.create_compute_instance(profile, slices, placement.map(|placement| placement.start))?;
             Ok((id, there.compute_instances[id].generation))

@@ -282,6 +282,9 @@ fn a_change_is_seen_by_other_processes_at_once() {
     assert!(node.set("2", ["--mig", "on"]).status.success());
     assert_eq!(device.mig_mode().unwrap().current, 1);
     assert_eq!(device.mig_device_count().unwrap(), 7);
+    // In MIG mode there is but one.
+    assert!(matches!(device.set_compute_mode(ComputeMode::Prohibited), Err(NvmlError::NotSupported)));
+    assert!(node.set("2", ["--mig", "off"]).status.success());
 
     device.set_compute_mode(ComputeMode::Prohibited).unwrap();
     device.set_persistent(true).unwrap();

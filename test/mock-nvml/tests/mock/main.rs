@@ -5,6 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something unexpected happens")]
 
 mod basics;
+mod exchange;
+mod health;
+mod life_cycle;
+mod machines;
 mod mig;
 
 use std::path::{Path, PathBuf};
@@ -12,7 +16,7 @@ use std::process::{Command, Output};
 
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
-use nvml_wrapper_sys::bindings::NvmlLib;
+use nvml_wrapper_sys::bindings::{NvmlLib, nvmlDevice_t};
 use tempfile::TempDir;
 
 const TOOL: &str = env!("CARGO_BIN_EXE_mock-nvml");
@@ -106,6 +110,17 @@ impl Node {
             .unwrap()
     }
 
+    /// Runs the tool for this node.
+    fn tool(&self, command: &[&str]) -> Output {
+        Command::new(TOOL).args(command).arg("--root").arg(self.path("root")).output().unwrap()
+    }
+
+    /// Runs the tool for this node, which must succeed.
+    fn make(&self, command: &[&str]) {
+        let output = self.tool(command);
+        assert!(output.status.success(), "{output:?}");
+    }
+
     fn show(&self) -> serde_json::Value {
         let output = Command::new(TOOL).args(["show", "--json", "--root"]).arg(self.path("root")).output().unwrap();
         assert!(output.status.success(), "{output:?}");
@@ -121,6 +136,27 @@ impl Node {
 
 fn devices(nvml: &Nvml) -> Vec<Device<'_>> {
     (0..nvml.device_count().unwrap()).map(|index| nvml.device_by_index(index).unwrap()).collect()
+}
+
+/// A device's handle.
+fn handle(nvml: &Nvml, index: u32) -> nvmlDevice_t {
+    // SAFETY: the library stays loaded, and refuses handles from before it was initialised.
+    unsafe { nvml.device_by_index(index).unwrap().handle() }
+}
+
+/// What `call` puts into a value, or the code that it answers.
+fn out<T>(call: impl FnOnce(*mut T) -> u32) -> Result<T, u32> {
+    let mut value = std::mem::MaybeUninit::zeroed();
+    match call(value.as_mut_ptr()) {
+        // SAFETY: all types that are asked for are good when they are zero.
+        0 => Ok(unsafe { value.assume_init() }),
+        code => Err(code),
+    }
+}
+
+/// Without the value.
+fn done(code: u32) -> Result<(), u32> {
+    if code == 0 { Ok(()) } else { Err(code) }
 }
 
 fn text(bytes: &[u8]) -> &str {

@@ -1,33 +1,16 @@
-//! Partitions.
+//! Partitions that are there.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlDeviceAttributes_t};
+use nvml_wrapper_sys::bindings::nvmlDeviceAttributes_t;
 
-use crate::{Node, devices, text};
-
-/// A device's handle.
-fn handle(nvml: &Nvml, index: u32) -> nvmlDevice_t {
-    // SAFETY: the handle lives as long as the library is initialised.
-    unsafe { nvml.device_by_index(index).unwrap().handle() }
-}
-
-/// What `call` puts into a value, and what it answers.
-fn out<T: Copy>(call: impl FnOnce(*mut T) -> u32) -> Result<T, u32> {
-    let mut value = std::mem::MaybeUninit::zeroed();
-    match call(value.as_mut_ptr()) {
-        // SAFETY: all types that are asked for are good when they are zero.
-        0 => Ok(unsafe { value.assume_init() }),
-        code => Err(code),
-    }
-}
+use crate::{Node, devices, handle, out, text};
 
 /// The files of partitions in `/proc`, with the minor numbers in them.
-fn grants(node: &Node) -> BTreeMap<String, u32> {
+pub(crate) fn grants(node: &Node) -> BTreeMap<String, u32> {
     fn collect(folder: &Path, below: &Path, found: &mut BTreeMap<String, u32>) {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -52,7 +35,7 @@ fn grants(node: &Node) -> BTreeMap<String, u32> {
 }
 
 /// The minor numbers of the device nodes that grant something.
-fn nodes(node: &Node) -> Vec<u32> {
+pub(crate) fn nodes(node: &Node) -> Vec<u32> {
     let entries = fs::read_dir(node.path("dev/nvidia-caps")).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let mut minors = names.map(|name| name.strip_prefix("nvidia-cap").unwrap().parse().unwrap()).collect::<Vec<_>>();
