@@ -3,6 +3,7 @@
 //! What is noise goes to `target/logs`; what is slow is kept in a cache outside the checkout; whatever was interrupted or
 //! killed, the next run starts clean.
 
+mod bench;
 mod clients;
 mod cluster;
 mod demo;
@@ -44,10 +45,12 @@ cargo xtask test policy          licences, bans and sources of dependencies
 cargo xtask test unit            tests that need no cluster
 cargo xtask test go              the cluster tool
 cargo xtask test chart           the Helm chart
+cargo xtask test node [NAME]     the node plugin as a process: crashes, races, upgrades (needs root)
 cargo xtask test e2e [NAME]      tests on a real cluster, or those with NAME in their name
         --keep                   the e2e cluster stays up, and is used again
 cargo xtask test demo            the demo: again, interrupted, killed; removes both clusters, to see what is left
 
+cargo xtask bench node [--json]  memory, size and times of the node plugin, and what is aimed at (needs root)
 cargo xtask build [--release]    the programs
 cargo xtask kubectl ...          kubectl on the running cluster (the demo's, or else the tests')
 cargo xtask helm ...             helm on it
@@ -65,6 +68,7 @@ enum Command {
     DemoOn(Existing),
     DemoStop,
     Test { selection: Selection, keep: bool },
+    BenchNode { json: bool },
     Build { profile: &'static str },
     Kubectl(Vec<OsString>),
     Helm(Vec<OsString>),
@@ -104,6 +108,7 @@ fn run() -> Result<()> {
         Command::DemoOn(existing) => demo::on_existing(&paths, &existing),
         Command::DemoStop => demo::stop(&paths),
         Command::Test { selection, keep } => suite::run(&paths, &selection, keep),
+        Command::BenchNode { json } => bench::node(&paths, json),
         Command::Build { profile } => build(&paths, profile),
         Command::Help | Command::Kubectl(_) | Command::Helm(_) | Command::Cluster(_) => Ok(()),
     }
@@ -127,6 +132,11 @@ fn parse(args: Vec<OsString>) -> Result<Command> {
         "help" | "--help" | "-h" => Ok(Command::Help),
         "demo" => parse_demo(rest),
         "test" => parse_test(rest),
+        "bench" => match rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().as_slice() {
+            [part] if part == "node" => Ok(Command::BenchNode { json: false }),
+            [part, flag] if part == "node" && flag == "--json" => Ok(Command::BenchNode { json: true }),
+            _ => Err(Error::Usage("`bench` knows node, with or without --json".to_owned())),
+        },
         "build" => match rest.as_slice() {
             [] => Ok(Command::Build { profile: rust::TESTED }),
             [flag] if flag == "--release" => Ok(Command::Build { profile: "release" }),
@@ -191,10 +201,11 @@ fn parse_test(args: Vec<OsString>) -> Result<Command> {
         Some("unit") => Selection::Unit,
         Some("go") => Selection::Go,
         Some("chart") => Selection::Chart,
+        Some("node") => Selection::Node(words.next()),
         Some("e2e") => Selection::E2e(words.next()),
         Some("demo") => Selection::Demo,
         Some(other) => {
-            let known = "lint, policy, unit, go, chart, e2e and demo";
+            let known = "lint, policy, unit, go, chart, node, e2e and demo";
             return Err(Error::Usage(format!("there is no part {other} of the tests; there are {known}")));
         }
     };
@@ -222,6 +233,8 @@ mod tests {
         assert!(matches!(parsed("demo").unwrap(), Command::Demo));
         assert!(matches!(parsed("demo stop").unwrap(), Command::DemoStop));
         assert!(matches!(parsed("build --release").unwrap(), Command::Build { profile: "release" }));
+        assert!(matches!(parsed("bench node").unwrap(), Command::BenchNode { json: false }));
+        assert!(matches!(parsed("bench node --json").unwrap(), Command::BenchNode { json: true }));
         let Command::DemoOn(existing) = parsed("demo --kubeconfig k --image r:1 --values v").unwrap() else {
             panic!("not on an existing cluster")
         };
@@ -239,6 +252,8 @@ mod tests {
             ("test --keep", Selection::All, true),
             ("test unit", Selection::Unit, false),
             ("test demo", Selection::Demo, false),
+            ("test node", Selection::Node(None), false),
+            ("test node crash", Selection::Node(Some("crash".into())), false),
             ("test e2e", Selection::E2e(None), false),
             ("test e2e --keep one_gpu", Selection::E2e(Some("one_gpu".into())), true),
         ] {
@@ -260,6 +275,8 @@ mod tests {
             ("test e2e a b", "b"),
             ("test --kep", "--kep"),
             ("build --fast", "--fast"),
+            ("bench", "node"),
+            ("bench node --text", "--json"),
         ] {
             let error = parsed(line).unwrap_err();
             assert!(matches!(error, Error::Usage(_)) && error.to_string().contains(named), "{line}: {error}");

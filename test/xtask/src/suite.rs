@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::clients::{Clients, NAMESPACE, Values};
@@ -14,15 +14,16 @@ use crate::paths::{Paths, read};
 use crate::policy;
 use crate::process::{Program, step};
 use crate::progress::clock;
-use crate::rust::{self, TESTED, What, cargo, integration_tests};
+use crate::rust::{self, Products, TESTED, What, cargo, integration_tests};
 use crate::table::render;
 use crate::{images, packages};
 
-/// The package of the tests that need more than cargo, and its tests: on the cluster; with Helm; of this program.
-const E2E_PACKAGE: &str = "aliquot-e2e";
+/// The packages of the tests that need more than cargo, and those tests: on the cluster; with Helm; of this program; of the node plugin.
+const NEEDY_PACKAGES: [&str; 2] = ["aliquot-e2e", "aliquot-rig"];
 const E2E_TEST: &str = "e2e";
 const CHART_TEST: &str = "chart";
 const DEMO_TEST: &str = "demo";
+const NODE_TEST: &str = "node";
 
 /// What to test.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub(crate) enum Selection {
     Unit,
     Go,
     Chart,
+    /// Those whose name has this text in it.
+    Node(Option<OsString>),
     /// Those whose name has this text in it.
     E2e(Option<OsString>),
     Demo,
@@ -57,6 +60,10 @@ pub(crate) fn run(paths: &Paths, selection: &Selection, keep: bool) -> Result<()
         Selection::Unit => report.part("unit", Report::unit),
         Selection::Go => report.part("go", Report::go),
         Selection::Chart => report.part("chart", Report::chart),
+        Selection::Node(filter) => {
+            report.part("packages", |report| packages::install(report.paths, &[packages::BUILD, packages::NODE]))?;
+            report.part("node", |report| report.node(filter.as_ref()))
+        }
         Selection::E2e(filter) => {
             report.part("packages", |report| packages::install(report.paths, &[packages::BUILD, packages::CLUSTER]))?;
             report.part("e2e", |report| report.e2e(filter.as_ref(), keep))
@@ -73,7 +80,8 @@ pub(crate) fn run(paths: &Paths, selection: &Selection, keep: bool) -> Result<()
 
 impl Report<'_> {
     fn all(&mut self, keep: bool) -> Result<()> {
-        self.part("packages", |report| packages::install(report.paths, &[packages::BUILD, packages::CLUSTER]))?;
+        let needed = [packages::BUILD, packages::CLUSTER, packages::NODE];
+        self.part("packages", |report| packages::install(report.paths, &needed))?;
         self.part("format", |report| report.format())?;
         let background = Background::start(self.paths)?;
         self.part("policy", |report| policy::check(report.paths))?;
@@ -85,6 +93,7 @@ impl Report<'_> {
         })?;
         self.part("go", Self::go)?;
         self.part("chart", Self::chart)?;
+        self.part("node", |report| report.node(None))?;
         self.part("demo", Self::demo)?;
         self.part("e2e", |report| report.e2e(None, keep))
     }
@@ -132,8 +141,11 @@ impl Report<'_> {
         rust::build(self.paths, TESTED, What::Everything)?;
         self.cargo_test("unit tests", "unit", &["--lib".into(), "--bins".into()], |program| program)?;
         let tests = integration_tests(self.paths)?;
-        let tests: Vec<String> =
-            tests.into_iter().filter(|(package, _)| package != E2E_PACKAGE).map(|(_, name)| name).collect();
+        let tests: Vec<String> = tests
+            .into_iter()
+            .filter(|(package, _)| !NEEDY_PACKAGES.contains(&package.as_str()))
+            .map(|(_, name)| name)
+            .collect();
         if !tests.is_empty() {
             self.cargo_test("integration tests", "integration", &only(&tests), |program| program)?;
         }
@@ -158,6 +170,29 @@ impl Report<'_> {
         self.cargo_test("chart tests", "chart", &only(&[CHART_TEST]), |program| {
             program.env("ALIQUOT_KUBE", kubernetes.join("kube"))
         })
+    }
+
+    fn node(&mut self, filter: Option<&OsString>) -> Result<()> {
+        let kubernetes = kubernetes::build(self.paths)?;
+        let products = rust::build(self.paths, TESTED, What::Everything)?;
+        let mut args = only(&[NODE_TEST]);
+        args.push("--".into());
+        args.extend(filter.cloned());
+        let before = self.passed;
+        self.cargo_test("tests of the node plugin", "node", &args, |program| {
+            program.envs(node_environment(&kubernetes, &products))
+        })?;
+        self.found_any(filter, before)
+    }
+
+    /// A name that fits no test is a mistake.
+    fn found_any(&self, filter: Option<&OsString>, before: usize) -> Result<()> {
+        match filter {
+            Some(name) if self.passed == before => {
+                Err(Error::Refused(format!("no test of this part has {} in its name", name.display())))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn e2e(&mut self, filter: Option<&OsString>, keep: bool) -> Result<()> {
@@ -193,12 +228,7 @@ impl Report<'_> {
                     .env("ALIQUOT_IMAGE", &images.plugin.reference)
                     .env("ALIQUOT_WORKLOAD_IMAGE", &images.workload.reference)
             })?;
-            match filter {
-                Some(name) if self.passed == before => {
-                    Err(Error::Refused(format!("no end-to-end test has {} in its name", name.display())))
-                }
-                _ => Ok(()),
-            }
+            self.found_any(filter, before)
         })();
         if let Err(error) = &result
             && !matches!(error, Error::Interrupted | Error::Refused(_))
@@ -244,6 +274,16 @@ impl Report<'_> {
         self.passed += passed;
         self.failed += failed;
     }
+}
+
+/// What `test/rig` asks for.
+pub(crate) fn node_environment(kubernetes: &Path, products: &Products) -> [(&'static str, PathBuf); 4] {
+    [
+        ("ALIQUOT_KUBE", kubernetes.join("kube")),
+        ("ALIQUOT_PLUGIN", products.plugin.clone()),
+        ("ALIQUOT_HOOK", products.hook.clone()),
+        ("ALIQUOT_MOCK", products.mock.clone()),
+    ]
 }
 
 /// Cargo's arguments for these integration tests.
