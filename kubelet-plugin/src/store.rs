@@ -444,4 +444,70 @@ mod tests {
         assert_eq!(found(&store), BTreeMap::new());
         assert_eq!(files::list(&store.folder).unwrap(), Vec::<String>::new());
     }
+
+    /// A file system in an image, mounted. What is copied of the image is what a power cut leaves: all that was synced, and of the
+    /// rest nothing for sure.
+    struct Disk {
+        folder: tempfile::TempDir,
+    }
+
+    impl Disk {
+        fn new(features: &str) -> Self {
+            let disk = Self { folder: tempfile::tempdir().unwrap() };
+            run("truncate", &["-s", "16M", &disk.path("image")]);
+            run("mkfs.ext4", &["-q", "-O", features, &disk.path("image")]);
+            disk.mount("image", "now");
+            disk
+        }
+
+        fn path(&self, name: &str) -> String {
+            self.folder.path().join(name).to_str().unwrap().to_owned()
+        }
+
+        fn mount(&self, image: &str, at: &str) {
+            fs::create_dir_all(self.path(at)).unwrap();
+            run("mount", &["-o", "loop", &self.path(image), &self.path(at)]);
+        }
+
+        /// What is there when the power comes back.
+        fn after_power_cut<T>(&self, look: impl FnOnce(PathBuf) -> T) -> T {
+            fs::copy(self.path("image"), self.path("image-then")).unwrap();
+            self.mount("image-then", "then");
+            let seen = look(self.path("then").into());
+            run("umount", &[&self.path("then")]);
+            seen
+        }
+    }
+
+    impl Drop for Disk {
+        fn drop(&mut self) {
+            run("umount", &[&self.path("now")]);
+        }
+    }
+
+    fn run(program: &str, args: &[&str]) {
+        let output = std::process::Command::new(program).args(args).output().unwrap();
+        assert!(output.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    #[test]
+    fn what_was_saved_survives_a_power_cut_and_what_was_removed_stays_removed() {
+        for features in ["has_journal", "^has_journal"] {
+            let disk = Disk::new(features);
+            let store = ClaimStore::open(PathBuf::from(disk.path("now")).join("claims")).unwrap();
+            let left = || disk.after_power_cut(|root| found(&ClaimStore::open(root.join("claims")).unwrap()));
+            for uid in ["uid-1", "uid-2"] {
+                store.turn().unwrap().save(&claim(uid)).unwrap();
+                assert!(left().contains_key(uid), "{features}: {uid}");
+            }
+            assert_eq!(left(), prepared(&["uid-1", "uid-2"]), "{features}");
+            store.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap();
+            assert_eq!(left(), prepared(&["uid-2"]), "{features}");
+
+            // What isn't synced is lost indeed.
+            fs::write(store.folder.join("uid-3.json"), encode(&claim("uid-3")).unwrap()).unwrap();
+            let lost = left().remove("uid-3");
+            assert!(!matches!(lost, Some(Entry::Prepared(_))), "{features}");
+        }
+    }
 }

@@ -26,7 +26,10 @@ pub(crate) const CLUSTER: &[Package] = &[
 ];
 
 /// To test the node plugin by itself.
-pub(crate) const NODE: &[Package] = &[Package { name: "strace", why: "kills the plugin at every step of its work" }];
+pub(crate) const NODE: &[Package] = &[
+    Package { name: "e2fsprogs", why: "a file system for the plugin's files, whose power is cut" },
+    Package { name: "strace", why: "kills the plugin at every step of its work" },
+];
 
 /// To check the dependency policy.
 pub(crate) const POLICY: &[Package] =
