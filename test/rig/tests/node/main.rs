@@ -4,6 +4,7 @@
 
 mod claims;
 mod crashes;
+mod names;
 mod restarts;
 mod slices;
 mod soak;
