@@ -25,7 +25,18 @@ impl Folder {
         if count == 0 {
             remove_orphans();
         }
-        let path = Path::new(PARENT).join(format!("{}-{count}", std::process::id()));
+        Self::at(Path::new(PARENT).join(format!("{}-{count}", std::process::id())))
+    }
+
+    /// Makes a folder whose path has just this many bytes. It lasts no longer than the machine is up.
+    pub fn of_length(length: usize) -> Self {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let start = format!("/run/r{}-{count}-", std::process::id());
+        assert!(start.len() <= length, "{start} is longer than {length}");
+        Self::at(PathBuf::from(format!("{start:x<length$}")))
+    }
+
+    fn at(path: PathBuf) -> Self {
         fs::create_dir_all(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         // What was killed with us may write for a moment.
         let script = "cat; for i in $(seq 100); do rm -rf -- \"$0\" && exit; sleep 0.1; done";

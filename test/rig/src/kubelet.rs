@@ -51,7 +51,11 @@ impl Kubelet {
 
     /// Finds a plugin, registers it and connects to it, as kubelet does.
     pub async fn register(&self, plugin: &Plugin) -> Dra {
-        let socket = eventually("the plugin's registration socket", async || self.socket_of(plugin).await).await;
+        let socket = eventually("the plugin's registration socket", async || {
+            assert!(!plugin.has_ended(), "the plugin has ended; its log says why");
+            self.socket_of(plugin).await
+        })
+        .await;
         let mut registration = RegistrationClient::new(connect(&socket).await);
         let info = registration.get_info(InfoRequest {}).await.unwrap().into_inner();
         let expected = PluginInfo {

@@ -33,7 +33,7 @@ pub struct Machine {
     pub driver: String,
     /// Where claims are.
     pub namespace: String,
-    /// Kubelet's folder, below the machine's.
+    /// Kubelet's folder: anywhere, or below the machine's.
     pub kubelet_root: String,
 }
 
@@ -226,11 +226,19 @@ impl Node {
         });
         let claim: ResourceClaim = serde_json::from_value(claim).unwrap();
         let mut claim = api.create(&PostParams::default(), &claim).await.unwrap();
-        let status = json!({"allocation": {"devices": {"results": results}}});
+        let pod = json!({"resource": "pods", "name": "pod", "uid": "pod"});
+        let status = json!({"allocation": {"devices": {"results": results}}, "reservedFor": [pod]});
         claim.status = Some(serde_json::from_value(status).unwrap());
         api.replace_status(name, &PostParams::default(), &claim).await.unwrap();
         let uid = claim.metadata.uid.unwrap();
         Claim { namespace: self.machine.namespace.clone(), name: name.to_owned(), uid }
+    }
+
+    /// No pod needs the claim any more.
+    pub async fn unreserve(&self, claim: &Claim) {
+        let nobody = Patch::Merge(json!({"status": {"reservedFor": null}}));
+        let api = self.claims(&claim.namespace);
+        api.patch_status(&claim.name, &PatchParams::default(), &nobody).await.unwrap();
     }
 
     /// Deletes a claim for good.

@@ -58,6 +58,12 @@ impl Plugin {
         self.process.ended().is_none()
     }
 
+    /// Whether it has ended, and nobody has asked how.
+    pub(crate) fn has_ended(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("State:") && line.contains('Z'))
+    }
+
     /// Its memory.
     pub fn memory(&self) -> Memory {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();

@@ -9,10 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use aliquot_rig::{Claim, Dra, Node, Plugin, Process, eventually, variable};
+use aliquot_rig::{Claim, Node, Plugin, Process, eventually, variable};
 
-use crate::claims::traces;
-use crate::test;
+use crate::{start, test, traces};
 
 /// The calls that change files, or open them to be changed.
 const CALLS: &str = "trace=openat,openat2,creat,write,writev,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,\
@@ -97,13 +96,6 @@ async fn attach(node: &Node, plugin: &Plugin, arguments: Vec<String>) -> Process
     let strace = Process::start(strace(node).into_iter().chain(target).chain(arguments), &[], &log);
     eventually("strace is attached", async || strace.output().contains("attached").then_some(())).await;
     strace
-}
-
-/// A plugin that takes calls.
-async fn start(node: &Node, instance: &str) -> (Plugin, Dra) {
-    let plugin = node.start_plugin(instance);
-    let dra = node.kubelet.register(&plugin).await;
-    (plugin, dra)
 }
 
 /// Half written files, and sockets of the dead.
