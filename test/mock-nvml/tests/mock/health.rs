@@ -155,6 +155,15 @@ fn a_function_fails_as_often_as_it_shall() {
     let no_function = node.tool(&["fault", "DeviceGetUUID", "--clear"]);
     assert!(String::from_utf8_lossy(&no_function.stderr).contains("\"DeviceGetUUID\" is no name"), "{no_function:?}");
 
+    // A GPU is also what a handle is asked by.
+    for function in ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByUUID"] {
+        node.make(&["fault", function, "--gpu", "0", "--fail", "999"]);
+    }
+    assert!(matches!(nvml.device_by_index(0), Err(NvmlError::Unknown)));
+    assert!(nvml.device_by_index(1).is_ok());
+    assert!(matches!(nvml.device_by_uuid(first.uuid().unwrap()), Err(NvmlError::Unknown)));
+    assert!(nvml.device_by_uuid(second.uuid().unwrap()).is_ok());
+
     node.make(&["fault", "nvmlInit_v2", "--fail", "9", "--times", "1"]);
     drop(nvml);
     assert!(matches!(node.try_nvml(), Err(NvmlError::DriverNotLoaded)));
