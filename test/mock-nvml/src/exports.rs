@@ -61,23 +61,14 @@ export! {
     fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: Out<Handle>) =
         session(|session| device.put(session.handle(index)?));
 
-    fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<Handle>) = session(|session| {
-        let uuid = uuid.get()?;
-        if uuid.starts_with("MIG-") {
-            return device.put(session.mig_device_by_uuid(uuid)?);
-        }
-        device.put(session.find(|gpu| gpu.uuid.as_str() == uuid)?)
-    });
+    fn nvmlDeviceGetHandleByUUID(uuid: TextIn, device: Out<Handle>) =
+        session(|session| device.put(by_uuid(session, uuid.get()?)?));
 
-    fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, device: Out<Handle>) = session(|session| {
-        let address = parse_bus_id(bus_id.get()?).ok_or(Failure::InvalidArgument)?;
-        device.put(session.find(|gpu| gpu.address == address)?)
-    });
+    fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: TextIn, device: Out<Handle>) =
+        session(|session| device.put(by_bus_id(session, bus_id.get()?)?));
 
-    fn nvmlDeviceGetHandleBySerial(serial: TextIn, device: Out<Handle>) = session(|session| {
-        let serial = serial.get()?;
-        device.put(session.find(|gpu| gpu.serial.as_str() == serial)?)
-    });
+    fn nvmlDeviceGetHandleBySerial(serial: TextIn, device: Out<Handle>) =
+        session(|session| device.put(by_serial(session, serial.get()?)?));
 
     fn nvmlDeviceGetIndex(device: Handle, index: Out<c_uint>) = session(|session| {
         if let Device::Mig(partition) = session.device(device)? {
@@ -89,6 +80,27 @@ export! {
         session.gpu(found)?;
         index.put(found)
     });
+}
+
+fn by_uuid(session: &Session, uuid: &str) -> Result<Handle, Failure> {
+    if uuid.starts_with("MIG-") {
+        return session.mig_device_by_uuid(uuid);
+    }
+    session.find(|gpu| gpu.uuid.as_str() == uuid)
+}
+
+fn by_bus_id(session: &Session, bus_id: &str) -> Result<Handle, Failure> {
+    let address = parse_bus_id(bus_id).ok_or(Failure::InvalidArgument)?;
+    session.find(|gpu| gpu.address == address)
+}
+
+fn by_serial(session: &Session, serial: &str) -> Result<Handle, Failure> {
+    session.find(|gpu| gpu.serial.as_str() == serial)
+}
+
+/// The device of a UUID, an address, or a serial number.
+pub(crate) fn handle_by_text(session: &Session, text: &str) -> Result<Handle, Failure> {
+    by_uuid(session, text).or_else(|_| by_bus_id(session, text)).or_else(|_| by_serial(session, text))
 }
 
 /// Domain, bus, device and function of `0000:1b:00.0`, also with a domain of eight digits.

@@ -5,31 +5,60 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::abi::{In, Out, TextIn, TextOut};
+use crate::exports::handle_by_text;
 use crate::handle::Handle;
-use crate::library::{Library, library, open_state};
+use crate::library::{Library, Session, library, open_state};
 use crate::state::{BLOCKS, FAILS, Reader, State};
+
+/// What a function is called with, as far as it can tell the GPU that the call is about.
+pub(crate) enum Subject<'a> {
+    Nothing,
+    Handle(Handle),
+    Number(c_uint),
+    Text(&'a str),
+}
 
 /// Something that a function is called with.
 pub(crate) trait Argument {
-    /// The handle, if it is one.
-    fn handle(&self) -> Option<Handle> {
-        None
+    fn subject(&self) -> Subject<'_> {
+        Subject::Nothing
     }
 }
 
 impl Argument for Handle {
-    fn handle(&self) -> Option<Handle> {
-        Some(*self)
+    fn subject(&self) -> Subject<'_> {
+        Subject::Handle(*self)
     }
 }
 
-impl Argument for c_uint {}
+impl Argument for c_uint {
+    fn subject(&self) -> Subject<'_> {
+        Subject::Number(*self)
+    }
+}
+
+impl Argument for TextIn {
+    fn subject(&self) -> Subject<'_> {
+        self.get().map_or(Subject::Nothing, Subject::Text)
+    }
+}
+
 impl Argument for c_int {}
 impl Argument for u64 {}
-impl Argument for TextIn {}
 impl Argument for TextOut {}
 impl<T> Argument for In<T> {}
 impl<T> Argument for Out<T> {}
+
+/// The place of the GPU that a call is about.
+fn gpu(session: &Session, function: &str, arguments: &[&dyn Argument]) -> Option<usize> {
+    let asks_for_handle = function.starts_with("nvmlDeviceGetHandleBy");
+    arguments.iter().find_map(|argument| match argument.subject() {
+        Subject::Handle(handle) => session.place_of(handle),
+        Subject::Number(index) if asks_for_handle => session.place(index).ok(),
+        Subject::Text(text) if asks_for_handle => session.place_of(handle_by_text(session, text).ok()?),
+        Subject::Number(_) | Subject::Text(_) | Subject::Nothing => None,
+    })
+}
 
 /// What becomes of a call before it begins.
 enum Fate {
@@ -42,10 +71,9 @@ enum Fate {
 
 /// Lets a call wait, or fail. 0 if it shall begin.
 pub(crate) fn meet(function: &str, arguments: &[&dyn Argument]) -> c_uint {
-    let handle = arguments.iter().find_map(|argument| argument.handle());
     loop {
         // The library isn't locked while a call waits: other calls go on.
-        let fate = fate(&mut library(), function, handle);
+        let fate = fate(&mut library(), function, arguments);
         match fate {
             Fate::Goes => return 0,
             Fate::Fails(code) => return code,
@@ -58,7 +86,7 @@ pub(crate) fn meet(function: &str, arguments: &[&dyn Argument]) -> c_uint {
     }
 }
 
-fn fate(library: &mut Library, function: &str, handle: Option<Handle>) -> Fate {
+fn fate(library: &mut Library, function: &str, arguments: &[&dyn Argument]) -> Fate {
     let Some(session) = &mut library.session else {
         // The first initialisation, or a call that will be told that there was none.
         let state = function.starts_with("nvmlInit").then(|| open_state(&mut library.path));
@@ -72,7 +100,7 @@ fn fate(library: &mut Library, function: &str, handle: Option<Handle>) -> Fate {
     if session.refresh().is_err() {
         return Fate::Goes;
     }
-    let gpu = handle.and_then(|handle| session.place_of(handle));
+    let gpu = gpu(session, function, arguments);
     let (fate, place) = look(session.state(), function, gpu, &session.reader, session.sequence);
     if let Some(place) = place {
         count(&session.path, place);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args, ValueEnum};
 use nvidia_ml_mock::mig::uuid;
-use nvidia_ml_mock::state::{Address, Error, FILE_PREFIX, Gpu, MigTable, Reader, State, Writer};
+use nvidia_ml_mock::state::{Address, BLOCKS, Error, FAILS, FILE_PREFIX, Gpu, MigTable, NONE, Reader, State, Writer};
 use serde::Serialize;
 
 use crate::files::{FileError, names};
@@ -139,6 +139,66 @@ struct Shown<'a> {
     nvml_version: &'a str,
     cuda_version: String,
     gpus: Vec<ShownGpu<'a>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    processes: Vec<ShownProcess>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    faults: Vec<ShownFault<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownProcess {
+    pid: u32,
+    gpu: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_instance: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compute_instance: Option<u32>,
+    memory: String,
+}
+
+impl ShownProcess {
+    fn all(state: &State) -> impl Iterator<Item = Self> {
+        state.processes.iter().filter(|process| process.pid != 0).map(|process| Self {
+            pid: process.pid,
+            gpu: process.gpu,
+            gpu_instance: some(process.gpu_instance),
+            compute_instance: some(process.compute_instance),
+            memory: format!("{}Mi", process.memory >> 20),
+        })
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ShownFault<'a> {
+    function: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<u32>,
+    how: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls_left: Option<u32>,
+}
+
+impl<'a> ShownFault<'a> {
+    fn all(state: &'a State) -> impl Iterator<Item = Self> {
+        let there = state.faults.iter().filter(|fault| fault.kind != 0 && fault.calls > 0);
+        there.map(|fault| Self {
+            function: fault.function.as_str(),
+            gpu: some(fault.gpu),
+            how: match fault.kind {
+                FAILS => format!("answers {}", fault.value),
+                BLOCKS => "blocks".to_owned(),
+                _ => format!("takes {} ms more", fault.value),
+            },
+            calls_left: some(fault.calls),
+        })
+    }
+}
+
+/// A number that isn't none.
+fn some(number: u32) -> Option<u32> {
+    (number != NONE).then_some(number)
 }
 
 #[derive(Serialize)]
@@ -206,6 +266,8 @@ impl<'a> Shown<'a> {
             nvml_version: state.nvml_version.as_str(),
             cuda_version: format!("{}.{}", state.cuda_version / 1000, state.cuda_version % 1000 / 10),
             gpus: state.gpus().iter().map(|gpu| ShownGpu::new(state, gpu)).collect(),
+            processes: ShownProcess::all(state).collect(),
+            faults: ShownFault::all(state).collect(),
         }
     }
 }

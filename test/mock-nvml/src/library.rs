@@ -16,7 +16,8 @@ use crate::caps::{self, Caps};
 use crate::handle::{Handle, Ids, Kind};
 use crate::mig::{self, NoRoom};
 use crate::state::{
-    ComputeInstance, Error, Event, FILE_PREFIX, Gpu, GpuInstance, MigTable, Process, Profile, Reader, State, Writer,
+    ComputeInstance, Error, Event, FILE_PREFIX, Gpu, GpuInstance, MigTable, Process, Profile, Reader, State, Text,
+    Writer,
 };
 
 static LIBRARY: Mutex<Library> = Mutex::new(Library { users: 0, sessions: 0, path: None, session: None });
@@ -42,8 +43,8 @@ pub(crate) struct Session {
     pub(crate) reader: Arc<Reader>,
     pub(crate) sequence: u32,
     state: Box<State>,
-    /// The places in the state of the GPUs that this process can open, in the order of their indices.
-    visible: Vec<usize>,
+    /// The UUIDs of the GPUs that this process could open when it began, in the order of their indices.
+    visible: Vec<Text<48>>,
     event_sets: BTreeMap<u32, EventSet>,
     next_event_set: u32,
 }
@@ -194,7 +195,7 @@ impl Session {
             Err(_) => return Err(Failure::Unknown),
         }
         let can_open = |gpu: &Gpu| open(&dev.join(format!("nvidia{}", gpu.minor))).is_ok();
-        let visible = (0..).zip(state.gpus()).filter(|(_, gpu)| can_open(gpu)).map(|(place, _)| place).collect();
+        let visible = state.gpus().iter().filter(|gpu| can_open(gpu)).map(|gpu| gpu.uuid).collect();
         let reader = Arc::new(reader);
         Ok(Self { number, path, reader, sequence, state, visible, event_sets: BTreeMap::new(), next_event_set: 0 })
     }
@@ -231,8 +232,8 @@ impl Session {
 
     /// The handle of the first GPU that is like this.
     pub(crate) fn find(&self, like: impl Fn(&Gpu) -> bool) -> Result<Handle, Failure> {
-        let gpu_is = |place: &usize| self.state.gpus().get(*place).is_some_and(&like);
-        let index = (0..).zip(&self.visible).find(|(_, place)| gpu_is(place)).map(|(index, _)| index);
+        let gpu = |index: &u32| self.place(*index).ok().and_then(|place| self.state.gpus().get(place));
+        let index = (0..self.count()).find(|index| gpu(index).is_some_and(&like));
         self.handle(index.ok_or(Failure::NotFound)?)
     }
 
@@ -249,8 +250,10 @@ impl Session {
         self.place(index.or_else(|| handle.number(Kind::Gpu, self.number))?).ok()
     }
 
+    /// The place in the state of the GPU of an index.
     pub(crate) fn place(&self, index: u32) -> Result<usize, Failure> {
-        self.visible.get(index as usize).copied().ok_or(Failure::InvalidArgument)
+        let uuid = self.visible.get(index as usize).ok_or(Failure::InvalidArgument)?;
+        place(&self.state, uuid).ok_or(Failure::GpuIsLost)
     }
 
     /// The GPU of an index, if it is well. Every call about a GPU comes through here.
@@ -432,7 +435,7 @@ impl Session {
         let set = self.event_sets.get_mut(&number).ok_or(Failure::InvalidArgument)?;
         let mut oldest: Option<(u64, usize)> = None;
         for (at, watch) in set.watches.iter().enumerate() {
-            let place = visible.get(watch.index as usize).copied();
+            let place = visible.get(watch.index as usize).and_then(|uuid| place(state, uuid));
             let is_for = |event: &Event| Some(event.gpu as usize) == place && u64::from(event.types) & watch.types != 0;
             let first = state.events(watch.next).find(|(_, event)| is_for(event));
             if let Some((number, _)) = first
@@ -463,6 +466,11 @@ impl Session {
         let number = self.event_set_number(set)?;
         self.event_sets.remove(&number).map(|_| ()).ok_or(Failure::InvalidArgument)
     }
+}
+
+/// The place of the GPU with that UUID.
+fn place(state: &State, uuid: &Text<48>) -> Option<usize> {
+    state.gpus().iter().position(|gpu| gpu.uuid == *uuid)
 }
 
 impl Partition<'_> {

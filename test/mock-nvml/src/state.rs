@@ -71,9 +71,6 @@ macro_rules! plain {
 pub struct Text<const N: usize>([u8; N]);
 
 impl<const N: usize> Text<N> {
-    /// No text.
-    pub const EMPTY: Self = Self([0; N]);
-
     /// Nothing if the text is too long, or has a zero byte in it.
     pub fn new(text: &str) -> Option<Self> {
         let mut bytes = [0; N];

@@ -80,3 +80,34 @@ fn a_driver_goes_and_comes_back() {
     node.lay_out(&machine("mixed.yaml"), "node-0");
     assert_eq!(node.nvml().device_count().unwrap(), 6);
 }
+
+#[test]
+fn a_gpu_more_or_less_shifts_nobody_in_a_running_program() {
+    let node = Node::new("dgx-h100.yaml");
+    let text = fs::read_to_string(machine("dgx-h100.yaml")).unwrap();
+    let without = |minor: u32| {
+        let file = node.path("fewer.yaml");
+        let is_it = |line: &str| line.contains(&format!("minor: {minor},"));
+        let lines = text.lines().filter(|line| !is_it(line)).map(|line| line.to_owned() + "\n");
+        fs::write(&file, lines.collect::<String>()).unwrap();
+        node.lay_out(&file, "node-0");
+    };
+    let uuids = |nvml: &nvml_wrapper::Nvml| {
+        let count = nvml.device_count().unwrap();
+        (0..count).map(|index| nvml.device_by_index(index).and_then(|gpu| gpu.uuid()).ok()).collect::<Vec<_>>()
+    };
+    let nvml = node.nvml();
+    let before = uuids(&nvml);
+    without(2);
+    let mut expected = before.clone();
+    expected[2] = None;
+    assert_eq!(uuids(&nvml), expected);
+    drop(nvml);
+    expected.remove(2);
+    let nvml = node.nvml();
+    assert_eq!(uuids(&nvml), expected);
+    node.lay_out(&machine("dgx-h100.yaml"), "node-0");
+    assert_eq!(uuids(&nvml), expected);
+    drop(nvml);
+    assert_eq!(uuids(&node.nvml()), before);
+}

@@ -110,6 +110,11 @@ fn processes_are_listed_where_they_are() {
     let add = ["process", "add", "--gpu", "0", "--gpu-instance", "13", "--compute-instance", "0", "--pid", "7"];
     node.make(&[&add[..], &["--memory", "100"]].concat());
     node.make(&["process", "add", "--gpu", "2", "--pid", "8", "--memory", "50"]);
+    let shown = serde_json::json!([
+        {"pid": 7, "gpu": 0, "gpuInstance": 13, "computeInstance": 0, "memory": "100Mi"},
+        {"pid": 8, "gpu": 2, "memory": "50Mi"},
+    ]);
+    assert_eq!(node.show()["processes"], shown);
     let gpu = nvml.device_by_index(0).unwrap();
     let pids = |device: &nvml_wrapper::Device<'_>| {
         let found = device.running_compute_processes().unwrap();
@@ -142,6 +147,10 @@ fn a_function_fails_as_often_as_it_shall() {
     let [first, second] = [0, 1].map(|index| nvml.device_by_index(index).unwrap());
     node.make(&["fault", "nvmlDeviceGetUUID", "--gpu", "0", "--fail", "15", "--times", "2"]);
     assert!(matches!(first.uuid(), Err(NvmlError::GpuLost)));
+    let shown = serde_json::json!([
+        {"function": "nvmlDeviceGetUUID", "gpu": 0, "how": "answers 15", "callsLeft": 1},
+    ]);
+    assert_eq!(node.show()["faults"], shown);
     assert!(second.uuid().is_ok());
     assert!(first.name().is_ok());
     assert!(matches!(first.uuid(), Err(NvmlError::GpuLost)));
@@ -154,6 +163,15 @@ fn a_function_fails_as_often_as_it_shall() {
     assert!(first.uuid().is_ok() && second.uuid().is_ok());
     let no_function = node.tool(&["fault", "DeviceGetUUID", "--clear"]);
     assert!(String::from_utf8_lossy(&no_function.stderr).contains("\"DeviceGetUUID\" is no name"), "{no_function:?}");
+
+    // A GPU is also what a handle is asked by.
+    for function in ["nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByUUID"] {
+        node.make(&["fault", function, "--gpu", "0", "--fail", "999"]);
+    }
+    assert!(matches!(nvml.device_by_index(0), Err(NvmlError::Unknown)));
+    assert!(nvml.device_by_index(1).is_ok());
+    assert!(matches!(nvml.device_by_uuid(first.uuid().unwrap()), Err(NvmlError::Unknown)));
+    assert!(nvml.device_by_uuid(second.uuid().unwrap()).is_ok());
 
     node.make(&["fault", "nvmlInit_v2", "--fail", "9", "--times", "1"]);
     drop(nvml);
