@@ -292,7 +292,7 @@ impl Session {
         Ok(Partition { gpu, profile, gpu_instance, compute_instance, ids })
     }
 
-    /// The compute instances of the handle's kind, MIG device or compute instance.
+    /// The compute instance of a handle.
     pub(crate) fn compute_instance(&self, handle: Handle) -> Result<Partition<'_>, Failure> {
         let number = handle.number(Kind::ComputeInstance, self.number).ok_or(Failure::InvalidArgument)?;
         self.partition(Ids::from_number(number))

@@ -311,6 +311,15 @@ fn same_instance<'a>(
     gpu: &'a mut Gpu,
     ids: Ids,
 ) -> Result<(&'a mut GpuInstance, &'a Profile), Failure> {
+    let (there, profile) = instance_of_id(table, gpu, ids)?;
+    if there.generation == ids.generation { Ok((there, profile)) } else { Err(Failure::InvalidArgument) }
+}
+
+fn instance_of_id<'a>(
+    table: &'a MigTable,
+    gpu: &'a mut Gpu,
+    ids: Ids,
+) -> Result<(&'a mut GpuInstance, &'a Profile), Failure> {
     let there = gpu.gpu_instances.get_mut(ids.gpu_instance).filter(|there| there.is_there != 0);
     let there = there.ok_or(Failure::InvalidArgument)?;
     let profile = table.profiles().get(there.profile as usize).ok_or(Failure::Unknown)?;
@@ -383,7 +392,7 @@ export! {
             if processes.iter().any(on_it) {
                 return Err(Failure::InUse);
             }
-            let (there, _) = same_instance(table, gpu, ids)?;
+            let (there, _) = instance_of_id(table, gpu, ids)?;
             let there = there.compute_instances.get_mut(ids.compute_instance);
             let there = there.filter(|there| there.is_there != 0 && there.generation == ids.generation);
             there.ok_or(Failure::InvalidArgument)?.is_there = 0;
