@@ -9,6 +9,8 @@ mod extended;
 mod handover;
 mod harness;
 mod mistakes;
+mod outage;
 mod policy;
 mod restarts;
 mod selectors;
+mod waves;
