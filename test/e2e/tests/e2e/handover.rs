@@ -34,9 +34,9 @@ const ENDINGS: [Ending; 4] = [Ending::Completion, Ending::Graceful, Ending::Grac
 async fn start(namespace: &Namespace, name: &str, template: &str) {
     let manifest = pod(name, Some("node-0"), &["main"], &[&format!("gpus={template}")]);
     let manifest = manifest.replacen("spec:\n", "spec:\n  restartPolicy: Never\n", 1);
-    // It ends when it is told to, or by a signal.
-    let command = COMMAND.replacen("while", "mkfifo /end; read told < /end & wait $! && exit; while", 1);
-    let pod: Pod = serde_yaml::from_str(&manifest.replace(COMMAND, &command)).unwrap();
+    // It ends when it is told to; at a signal not at once, so that who comes after it comes too early.
+    let command = "trap 'sleep 1; exit' TERM; mkfifo /end; read told < /end & wait";
+    let pod: Pod = serde_yaml::from_str(&manifest.replace(COMMAND, command)).unwrap();
     namespace.api().create(&PostParams::default(), &pod).await.unwrap();
 }
 

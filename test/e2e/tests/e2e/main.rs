@@ -10,6 +10,8 @@ mod handover;
 mod harness;
 mod mig;
 mod mistakes;
+mod outage;
 mod policy;
 mod restarts;
 mod selectors;
+mod waves;
