@@ -262,7 +262,12 @@ impl Claims {
     }
 
     fn repair_cdi_files(&self, turn: &Turn<'_>) -> Result<(), FileError> {
+        // What a write left that was cut off begins so.
+        let cut_off = format!(".{}-", self.setting.driver);
         for name in files::list(&self.setting.cdi_root)? {
+            if name.starts_with(&cut_off) {
+                files::remove(&self.setting.cdi_root.join(&name), Durability::UntilReboot)?;
+            }
             if let Some(uid) = cdi::claim_of_file(&self.setting.driver, &name)
                 && !turn.entries().contains_key(&uid)
             {

@@ -24,9 +24,9 @@ use tonic::{Request, Response, Status};
 use crate::claims::{ClaimError, Claims, PreparedDevice};
 use crate::cluster::ClaimRef;
 use crate::files::{self, At, Durability, FileError};
-use crate::hash::sha256;
 use crate::metrics::{Metrics, Operation};
 use crate::reports::Reporter;
+use aliquot_device::hash::sha256;
 
 /// The longest path of a socket, with the zero that ends it: `sun_path` has 108 bytes.
 const PATH_MAX: usize = 107;
@@ -74,13 +74,23 @@ impl Sockets {
         driver: &DriverName,
         instance: &str,
     ) -> Result<Self, ServeError> {
-        let hash = |text: &str| sha256(text.as_bytes()).split_off(48);
-        let (short, shortest) = (hash(instance), hash(&format!("{driver}/{instance}")));
+        let short = short_hash(instance);
         let dra = [format!("dra-{instance}.sock"), format!("dra-{short}.sock"), format!("{short}.sock")];
-        let registration =
-            [format!("{driver}@{instance}.sock"), format!("{driver}@{short}.sock"), format!("a@{shortest}.sock")];
+        let registration = Self::registration_prefixes(driver).map(|prefix| format!("{prefix}{short}.sock"));
+        let registration = [format!("{driver}@{instance}.sock")].into_iter().chain(registration);
+        let registration: Vec<String> = registration.collect();
         Ok(Self { dra: fitting(plugin_folder, &dra)?, registration: fitting(registry, &registration)? })
     }
+
+    /// How the names of a driver's registration sockets begin.
+    pub(crate) fn registration_prefixes(driver: &DriverName) -> [String; 2] {
+        [format!("{driver}@"), format!("{}@", short_hash(driver.as_str()))]
+    }
+}
+
+/// Eight digits: there are as many names as processes of one driver on one node at once, which is two.
+fn short_hash(text: &str) -> String {
+    sha256(text.as_bytes()).split_off(56)
 }
 
 fn fitting(folder: &Path, names: &[String]) -> Result<PathBuf, ServeError> {

@@ -15,7 +15,6 @@ mod cluster;
 mod driver_root;
 mod files;
 mod gpus;
-mod hash;
 mod http;
 mod kubelet;
 mod metrics;
@@ -146,8 +145,10 @@ async fn run(args: Args) -> Result<(), Error> {
         lock: plugin_folder.join("publisher.lock"),
         metrics: Arc::clone(&metrics),
     };
-    remove_dead_sockets(&registry_folder, &format!("{}@", args.driver_name)).await?;
-    remove_dead_sockets(&plugin_folder, "dra-").await?;
+    for prefix in Sockets::registration_prefixes(&args.driver_name) {
+        remove_dead_sockets(&registry_folder, &prefix).await?;
+    }
+    remove_dead_sockets(&plugin_folder, "").await?;
     let sockets = Sockets::new(&plugin_folder, &registry_folder, &args.driver_name, &args.pod_uid)?;
     let dra = Dra { claims, metrics: Arc::clone(&metrics), reporter, tasks: TaskTracker::new() };
     let registrar = Registrar { driver: args.driver_name.clone(), endpoint: sockets.dra.clone(), registered };

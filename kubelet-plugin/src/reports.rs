@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::cluster::{ClaimRef, Cluster};
-use crate::hash::sha256;
+use aliquot_device::hash::sha256;
 
 /// The longest note of an Event (`events.k8s.io/v1`).
 const NOTE_MAX: usize = 1024;

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::files::{self, At, Durability, FileError};
-use crate::hash::sha256;
+use aliquot_device::hash::sha256;
 
 const FORMAT: &str = "aliquot-claim";
 

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod cdi;
+pub mod hash;
 pub mod inventory;
 pub mod mig;
 pub mod numbering;

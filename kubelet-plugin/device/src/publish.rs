@@ -8,11 +8,16 @@ use aliquot_api::names::NOT_READY_TAINT;
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use crate::hash::sha256;
+
 /// Devices in a slice, where one may have a taint (`resource.k8s.io/v1`). Taints come and go; slices had better not move for them.
 const DEVICES_PER_SLICE: usize = 64;
 
 /// The longest name of an object.
 const NAME_MAX: usize = 253;
+
+/// Digits of a hash that tell long names apart.
+const HASH: usize = 16;
 
 /// The node that owns the slices.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -168,11 +173,16 @@ fn slice(pool: &Pool, index: usize, devices: &[Device], count: usize, generation
     }
 }
 
-/// kube-scheduler takes slices in the order of their names: the index leads.
+/// kube-scheduler takes slices in the order of their names: the index leads. What is too long ends in a hash of the whole, so that two
+/// nodes never share a name.
 fn slice_name(pool: &Pool, index: usize) -> String {
     let mut name = format!("{index:05x}-{}-{}", pool.driver, pool.owner.node);
-    name.truncate(NAME_MAX);
-    name.truncate(name.trim_end_matches(['.', '-']).len());
+    if name.len() > NAME_MAX {
+        let hash = sha256(name.as_bytes());
+        name.truncate(NAME_MAX - HASH - 1);
+        name.truncate(name.trim_end_matches(['.', '-']).len());
+        name = format!("{name}-{}", &hash[..HASH]);
+    }
     name
 }
 
@@ -330,11 +340,16 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_stays_a_name() {
-        let node = format!("{}.{}", "n".repeat(236), "m".repeat(16));
-        let pool = Pool { owner: Owner { node, uid: String::new() }, ..pool(1) };
-        let name = slice_name(&pool, 0);
-        assert!(name.len() <= NAME_MAX && name.ends_with(|c: char| c.is_ascii_alphanumeric()), "{name}");
+    fn long_names_stay_names_and_stay_apart() {
+        let name = |last: &str| {
+            let node = format!("{}.{}{last}", "n".repeat(236), "m".repeat(15));
+            slice_name(&Pool { owner: Owner { node, uid: String::new() }, ..pool(1) }, 0)
+        };
+        for name in [name("a"), name("b")] {
+            assert!(name.len() <= NAME_MAX && name.ends_with(|c: char| c.is_ascii_alphanumeric()), "{name}");
+        }
+        assert_ne!(name("a"), name("b"));
+        assert_eq!(slice_name(&pool(1), 0), "00000-gpu.aliquot.dev-node-0");
     }
 
     #[test]

@@ -286,10 +286,12 @@ async fn a_new_process_takes_up_what_the_old_one_prepared() {
         fs::write(node.path("cdi").join(&cdi), damage).unwrap();
         fs::write(node.path("cdi").join(&of("leaked")[0]), "{}").unwrap();
         fs::write(node.path("cdi").join("other-claim_x.json"), "{}").unwrap();
+        fs::write(node.path("cdi").join(format!(".{DRIVER_FILE}.new")), "{").unwrap();
         let claims = node.start();
         assert_eq!(fs::read(node.path("cdi").join(&cdi)).unwrap(), whole);
         assert!(!node.files().contains(&of("leaked")[0]));
         assert!(node.files().contains(&"other-claim_x.json".to_owned()));
+        assert!(!node.files().iter().any(|file| file.starts_with('.')), "{:?}", node.files());
 
         *lock(&node.api_is_away) = true;
         assert_eq!(prepare(&claims, "kept").await, Ok(vec!["gpu-0".to_owned()]));
