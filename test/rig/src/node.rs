@@ -80,6 +80,7 @@ impl Node {
         let kubelet = Kubelet::new(&folder.join(&machine.kubelet_root), &machine.driver);
         let this = Self { machine, kubelet, control, client, folder };
         this.lay_out();
+        this.boot("first");
         this.create_node().await;
         let namespace = json!({
             "metadata": {
@@ -108,6 +109,16 @@ impl Node {
             .output()
             .expect("mock-nvml");
         assert!(output.status.success(), "mock-nvml: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// The machine starts: it has another boot id, and what was in memory is gone. Plugins have to be dead by now.
+    pub fn boot(&self, id: &str) {
+        let random = self.path("proc/sys/kernel/random");
+        fs::create_dir_all(&random).unwrap();
+        fs::write(random.join("boot_id"), format!("{id}\n")).unwrap();
+        if self.path("cdi").exists() {
+            fs::remove_dir_all(self.path("cdi")).unwrap();
+        }
     }
 
     /// Creates the Node; the API server gives it a new UID.
@@ -177,6 +188,7 @@ impl Node {
             ("--driver-root", driver.display().to_string()),
             ("--dev-root", self.path("dev").display().to_string()),
             ("--sys-root", driver.join("sys").display().to_string()),
+            ("--proc-root", self.path("proc").display().to_string()),
             ("--kubelet-root", host.display().to_string()),
             ("--cdi-root", self.path("cdi").display().to_string()),
             ("--cdi-hook", variable("ALIQUOT_HOOK")),

@@ -64,6 +64,34 @@ fn sockets_of_the_killed_are_removed() {
     });
 }
 
+#[test]
+fn a_boot_frees_all_claims() {
+    test(async |node| {
+        let (mut plugin, dra) = start(node, "a").await;
+        let claims = eight_claims(node, "before").await;
+        for claim in &claims {
+            dra.prepare_one(claim).await.unwrap();
+        }
+        plugin.kill();
+        // What was on its way to the disk when the power went.
+        let cut_off = traces(node, &claims[1]).into_iter().find(|file| file.contains("/claims/")).unwrap();
+        std::fs::write(cut_off, "").unwrap();
+        node.boot("second");
+
+        let (plugin, dra) = start(node, "a").await;
+        // Some pods were deleted meanwhile, some start again, others come instead.
+        dra.unprepare_one(&claims[0]).await.unwrap();
+        dra.unprepare_one(&claims[1]).await.unwrap();
+        dra.prepare_one(&claims[2]).await.unwrap();
+        let next = node.allocate("next", &["gpu-3"]).await;
+        dra.prepare_one(&next).await.unwrap();
+        assert!((plugin.metric("aliquot_prepared_claims", "") - 2.0).abs() < f64::EPSILON);
+        for claim in claims.iter().filter(|claim| **claim != claims[2]) {
+            assert_eq!(traces(node, claim), Vec::<String>::new());
+        }
+    });
+}
+
 /// A rolling update with `maxSurge: 1`: the new one comes, kubelet turns to it, the old one ends.
 #[test]
 fn two_plugins_share_the_claims() {

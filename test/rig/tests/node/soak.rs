@@ -43,7 +43,6 @@ fn five_thousand_claims_leave_nothing() {
                 let claim = node.allocate(name, &[gpu]).await;
                 dra.prepare_one(&claim).await.unwrap();
                 dra.unprepare_one(&claim).await.unwrap();
-                node.delete(&claim).await;
             }))
             .await;
             if warm.is_none() && start >= WARM {
