@@ -35,6 +35,9 @@ const WAIT_FOR_DEVICE: Duration = Duration::from_secs(40);
 /// How often a waiting claim looks whether another process has let go.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// How long after the API server didn't answer it is asked again.
+const ASK_AGAIN: Duration = Duration::from_millis(500);
+
 /// How many claims that were let go are remembered, so that a call which was overtaken doesn't prepare them again.
 const REMEMBERED: usize = 4096;
 
@@ -291,19 +294,9 @@ impl Claims {
         let deadline = Instant::now() + WAIT_FOR_DEVICE;
 
         let start = Instant::now();
-        let read = self.read(&claim).await;
-        self.metrics.phase(Phase::Read, start.elapsed(), read.is_ok());
-        let found = match read {
-            Ok(found) => Some(found),
-            // kubelet asks again for running pods when it was restarted. The API server may be away just then.
-            Err(ClaimError::Cluster(error)) if !error.is_about_the_claim() => {
-                if self.find(&claim).await?.is_none() {
-                    return Err(error.into());
-                }
-                None
-            }
-            Err(error) => return Err(error),
-        };
+        let found = self.read_or_find(&claim, deadline).await;
+        self.metrics.phase(Phase::Read, start.elapsed(), found.is_ok());
+        let found = found?;
 
         let start = Instant::now();
         let planned = self.plan(&claim, found.as_ref(), deadline).await;
@@ -322,6 +315,31 @@ impl Claims {
             devices,
         };
         self.try_until(&claim, wanted, snapshot, start, deadline).await
+    }
+
+    /// Reads the claim. None if the API server is away and the claim is prepared already: kubelet asks again for running pods when it
+    /// was restarted. What isn't prepared waits for the API server, since kubelet tries again only much later.
+    async fn read_or_find(
+        self: &Arc<Self>,
+        claim: &ClaimRef,
+        deadline: Instant,
+    ) -> Result<Option<ResourceClaim>, ClaimError> {
+        loop {
+            match self.read(claim).await {
+                Ok(found) => return Ok(Some(found)),
+                Err(ClaimError::Cluster(error)) if error.is_passing() => {
+                    if self.find(claim).await?.is_some() {
+                        return Ok(None);
+                    }
+                    if Instant::now() + ASK_AGAIN >= deadline {
+                        return Err(error.into());
+                    }
+                    tracing::info!(claim = %claim, claim.uid = %claim.uid, %error, "waiting for the API server");
+                    tokio::time::sleep(ASK_AGAIN).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Reads the claim, and makes sure that kubelet still wants it.

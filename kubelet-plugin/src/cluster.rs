@@ -66,6 +66,19 @@ impl ClusterError {
         self.status().is_some_and(|status| status.is_conflict() || status.is_already_exists())
     }
 
+    /// Whether the server may answer if asked again: it is away, starting, or has too much to do.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Api { cause, .. } => match cause.as_ref() {
+                kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+                kube::Error::HyperError(_) | kube::Error::Service(_) => true,
+                _ => false,
+            },
+            Self::Timeout { .. } => true,
+            Self::MadeAgain { .. } => false,
+        }
+    }
+
     /// Whether the server said something about the claim, in contrast to nothing at all.
     pub(crate) fn is_about_the_claim(&self) -> bool {
         self.is_not_found() || matches!(self, Self::MadeAgain { .. })

@@ -295,7 +295,6 @@ async fn a_new_process_takes_up_what_the_old_one_prepared() {
 
         *lock(&node.api_is_away) = true;
         assert_eq!(prepare(&claims, "kept").await, Ok(vec!["gpu-0".to_owned()]));
-        assert!(prepare(&claims, "new").await.unwrap_err().starts_with("get claim default/new:"));
         *lock(&node.api_is_away) = false;
     }
     unprepare(&node.start(), "kept").await;
@@ -482,4 +481,28 @@ async fn a_claim_waits_for_a_driver_that_is_away() {
     assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
     snapshots.send_replace(Some(ready));
     assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test]
+async fn a_new_claim_waits_for_an_api_server_that_is_away() {
+    let node = Node::new();
+    let claims = node.start();
+    node.allocate("one", &["gpu-0"]);
+    *lock(&node.api_is_away) = true;
+    let mut waiting = tokio::spawn({
+        let claims = Arc::clone(&claims);
+        async move { prepare(&claims, "one").await }
+    });
+    assert!(tokio::time::timeout(Duration::from_millis(50), &mut waiting).await.is_err());
+    *lock(&node.api_is_away) = false;
+    assert_eq!(waiting.await.unwrap(), Ok(vec!["gpu-0".to_owned()]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_api_server_that_stays_away_is_named() {
+    let node = Node::new();
+    let claims = node.start();
+    *lock(&node.api_is_away) = true;
+    let error = prepare(&claims, "one").await.unwrap_err();
+    assert!(error.starts_with("get claim default/one:"), "{error}");
 }
