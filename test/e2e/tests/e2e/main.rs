@@ -14,4 +14,5 @@ mod outage;
 mod policy;
 mod restarts;
 mod selectors;
+mod upgrade;
 mod waves;
