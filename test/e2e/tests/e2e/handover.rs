@@ -6,15 +6,12 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{DeleteParams, ListParams, PostParams};
 
-use crate::harness::{COMMAND, Namespace, pod, seen, template, test};
+use crate::harness::{COMMAND, Namespace, is_warning, pod, seen, template, test};
 
 /// How often a pod with all GPUs hands over to the next in each way.
 const ROUNDS: usize = 5;
 /// How often eight pods with one GPU each do, all at once and two of them in each way.
 const MIXED_ROUNDS: usize = 8;
-
-/// kubelet tries again this much later where a prepare failed.
-const RETRY: Duration = Duration::from_mins(1);
 
 /// How a pod ends.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +54,7 @@ async fn end(namespace: &Namespace, name: &str, ending: Ending) {
 /// Every warning in the namespace but that of pods that wait for a GPU.
 pub(crate) async fn failures(namespace: &Namespace) -> Vec<String> {
     let events = namespace.api::<Event>().list(&ListParams::default()).await.unwrap().items;
-    let failures = events.into_iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    let failures = events.into_iter().filter(is_warning);
     let failures = failures.filter(|event| event.reason.as_deref() != Some("FailedScheduling"));
     failures.map(|event| format!("{:?} {:?}", event.involved_object.name, event.message)).collect()
 }
@@ -66,7 +63,6 @@ fn summary(what: &str, mut times: Vec<Duration>) {
     times.sort();
     let (median, longest) = (times[times.len() / 2], times[times.len() - 1]);
     println!("{what}: {} times, median {median:.1?}, longest {longest:.1?}", times.len());
-    assert!(longest < RETRY, "{what}: {longest:?}");
 }
 
 #[test]

@@ -189,9 +189,7 @@ impl Namespace {
     /// The reasons of the warnings about a pod so far.
     pub(crate) async fn warnings(&self, pod: &str) -> Vec<String> {
         let events = self.api::<Event>().list(&ListParams::default()).await.unwrap();
-        let about = |event: &Event| {
-            event.involved_object.name.as_deref() == Some(pod) && event.type_.as_deref() == Some("Warning")
-        };
+        let about = |event: &Event| event.involved_object.name.as_deref() == Some(pod) && is_warning(event);
         let warning =
             |event: Event| Some(format!("{}: {}", event.reason.unwrap_or_default(), event.message.unwrap_or_default()));
         events.items.into_iter().filter(about).filter_map(warning).collect()
@@ -292,6 +290,14 @@ pub(crate) fn reboot(node: &str) {
 /// All that a program printed.
 pub(crate) fn text(output: &Output) -> String {
     [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned()).concat()
+}
+
+/// Whether an event warns of something. kubelet also warns when its view of a new namespace's certificates is late, and tries again at
+/// once: that is between it and the API server.
+pub(crate) fn is_warning(event: &Event) -> bool {
+    let late = "failed to sync configmap cache: timed out waiting for the condition";
+    event.type_.as_deref() == Some("Warning")
+        && !event.message.as_deref().is_some_and(|message| message.ends_with(late))
 }
 
 /// Waits until something is there.
