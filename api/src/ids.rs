@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why a text is no such id.
@@ -89,7 +90,7 @@ macro_rules! text_id {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
             }
         }
     };
@@ -197,7 +198,22 @@ impl Serialize for PciAddress {
 
 impl<'de> Deserialize<'de> for PciAddress {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        struct FromText;
+
+        // YAML names the path of a field only in errors of its visitor.
+        impl Visitor<'_> for FromText {
+            type Value = PciAddress;
+
+            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                formatter.write_str("a PCI address")
+            }
+
+            fn visit_str<E: Error>(self, value: &str) -> Result<PciAddress, E> {
+                value.parse().map_err(E::custom)
+            }
+        }
+
+        deserializer.deserialize_str(FromText)
     }
 }
 

@@ -6,3 +6,4 @@
 pub mod config;
 pub mod ids;
 pub mod names;
+pub mod quantity;

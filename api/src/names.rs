@@ -18,5 +18,8 @@ pub const TYPE_MIG: &str = "mig";
 /// The taint of devices whose driver doesn't answer, as while it is being replaced.
 pub const NOT_READY_TAINT: &str = "aliquot.dev/driver-not-ready";
 
+/// The taint of devices of a GPU with a critical error. Its value is the error's number (XID).
+pub const UNHEALTHY_TAINT: &str = "aliquot.dev/unhealthy";
+
 /// The domain of the attributes that Kubernetes defines for all drivers.
 pub const STANDARD_DOMAIN: &str = "resource.kubernetes.io";
