@@ -50,15 +50,18 @@ pub(crate) async fn measure() -> Report {
     dra.prepare_one(&first[0]).await.unwrap();
     dra.unprepare_one(&first[0]).await.unwrap();
     let before = settled(&node).await;
+    let begin = phases(&plugin);
     let (mut prepares, mut unprepares) = (Vec::new(), Vec::new());
     for claim in &claims {
         prepares.push(timed(async || drop(dra.prepare_one(claim).await.unwrap())).await);
         unprepares.push(timed(async || dra.unprepare_one(claim).await.unwrap()).await);
     }
     let after = settled(&node).await;
+    let alone = phases(&plugin);
 
     eprintln!("preparing {GPUS} claims at once, {ROUNDS} times");
     let together = at_once(&node, &dra).await;
+    let crowded = phases(&plugin);
     let end = plugin.memory();
     plugin.stop();
 
@@ -83,6 +86,8 @@ pub(crate) async fn measure() -> Report {
         None,
     );
     report.note(memory);
+    report.note(parts("where the time of a claim goes, one at a time, ms (mean)", &begin, &alone));
+    report.note(parts("  8 at once", &alone, &crowded));
     report.note(listed("calls to the API server for these 200 claims", &calls));
     report
 }
@@ -160,6 +165,25 @@ async fn at_once(node: &Node, dra: &Dra) -> Vec<Duration> {
         }
     }
     times
+}
+
+/// The parts of a prepare: seconds, and how often.
+fn phases(plugin: &Plugin) -> Vec<(&'static str, f64, f64)> {
+    let of = |phase: &'static str| {
+        let value = |what: &str| {
+            plugin.metric(&format!("aliquot_prepare_duration_seconds_{what}"), &format!("phase=\"{phase}\""))
+        };
+        (phase, value("sum"), value("count"))
+    };
+    ["read", "wait", "write", "sync"].map(of).to_vec()
+}
+
+fn parts(title: &str, before: &[(&str, f64, f64)], after: &[(&str, f64, f64)]) -> String {
+    let mean = |((phase, old, often_then), (_, new, often)): (&(&str, f64, f64), &(&str, f64, f64))| {
+        format!("\n  {:>6.2} {phase}", (new - old) / (often - often_then) * 1000.0)
+    };
+    let lines: String = before.iter().zip(after).map(mean).collect();
+    format!("{title}:{lines}")
 }
 
 /// How often each kind of call was made that a plugin makes, once what follows a reply has been done.

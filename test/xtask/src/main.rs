@@ -8,6 +8,7 @@ mod clients;
 mod cluster;
 mod demo;
 mod error;
+mod fuzz;
 mod images;
 mod kubernetes;
 mod lock;
@@ -44,13 +45,22 @@ cargo xtask test lint            format and clippy
 cargo xtask test policy          licences, bans and sources of dependencies
 cargo xtask test unit            tests that need no cluster
 cargo xtask test go              the cluster tool
+cargo xtask test fuzz            the allocator, CEL and quantities beside Kubernetes' own code, on random questions
 cargo xtask test chart           the Helm chart
 cargo xtask test node [NAME]     the node plugin as a process: crashes, races, upgrades (needs root)
 cargo xtask test e2e [NAME]      tests on a real cluster, or those with NAME in their name
         --keep                   the e2e cluster stays up, and is used again
 cargo xtask test demo            the demo: again, interrupted, killed; removes both clusters, to see what is left
 
+cargo xtask fuzz allocator|placement|cel|quantity [--minutes N] [--seed N]
+                                 the same for as long as you like, on questions that were never asked; what differs is made
+                                 small and kept in test/fuzz/cases
+
 cargo xtask bench node [--json]  memory, size and times of the node plugin, and what is aimed at (needs root)
+cargo xtask bench allocator [--json]
+                                 the allocator beside Kubernetes' own, in the same run
+cargo xtask bench streams [--json]
+                                 requests that come and go on 100 nodes: how many are served, beside first fit
 cargo xtask build [--release]    the programs
 cargo xtask kubectl ...          kubectl on the running cluster (the demo's, or else the tests')
 cargo xtask helm ...             helm on it
@@ -68,7 +78,10 @@ enum Command {
     DemoOn(Existing),
     DemoStop,
     Test { selection: Selection, keep: bool },
+    Fuzz { subject: &'static str, args: Vec<OsString> },
     BenchNode { json: bool },
+    BenchAllocator { json: bool },
+    BenchStreams { json: bool },
     Build { profile: &'static str },
     Kubectl(Vec<OsString>),
     Helm(Vec<OsString>),
@@ -108,7 +121,10 @@ fn run() -> Result<()> {
         Command::DemoOn(existing) => demo::on_existing(&paths, &existing),
         Command::DemoStop => demo::stop(&paths),
         Command::Test { selection, keep } => suite::run(&paths, &selection, keep),
+        Command::Fuzz { subject, args } => Err(fuzz::run(&paths, subject, &args)?),
         Command::BenchNode { json } => bench::node(&paths, json),
+        Command::BenchAllocator { json } => bench::allocator(&paths, json),
+        Command::BenchStreams { json } => bench::streams(&paths, json),
         Command::Build { profile } => build(&paths, profile),
         Command::Help | Command::Kubectl(_) | Command::Helm(_) | Command::Cluster(_) => Ok(()),
     }
@@ -132,11 +148,19 @@ fn parse(args: Vec<OsString>) -> Result<Command> {
         "help" | "--help" | "-h" => Ok(Command::Help),
         "demo" => parse_demo(rest),
         "test" => parse_test(rest),
-        "bench" => match rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().as_slice() {
-            [part] if part == "node" => Ok(Command::BenchNode { json: false }),
-            [part, flag] if part == "node" && flag == "--json" => Ok(Command::BenchNode { json: true }),
-            _ => Err(Error::Usage("`bench` knows node, with or without --json".to_owned())),
-        },
+        "bench" => {
+            let words: Vec<_> = rest.iter().map(|word| word.to_string_lossy()).collect();
+            match words.iter().map(AsRef::as_ref).collect::<Vec<_>>().as_slice() {
+                ["node"] => Ok(Command::BenchNode { json: false }),
+                ["node", "--json"] => Ok(Command::BenchNode { json: true }),
+                ["allocator"] => Ok(Command::BenchAllocator { json: false }),
+                ["allocator", "--json"] => Ok(Command::BenchAllocator { json: true }),
+                ["streams"] => Ok(Command::BenchStreams { json: false }),
+                ["streams", "--json"] => Ok(Command::BenchStreams { json: true }),
+                _ => Err(Error::Usage("`bench` knows node, allocator and streams, with or without --json".to_owned())),
+            }
+        }
+        "fuzz" => parse_fuzz(rest),
         "build" => match rest.as_slice() {
             [] => Ok(Command::Build { profile: rust::TESTED }),
             [flag] if flag == "--release" => Ok(Command::Build { profile: "release" }),
@@ -186,6 +210,28 @@ fn parse_demo(args: Vec<OsString>) -> Result<Command> {
     }
 }
 
+fn parse_fuzz(args: Vec<OsString>) -> Result<Command> {
+    let mut args = args.into_iter();
+    let name = args.next().unwrap_or_default();
+    let known = || Error::Usage(format!("`fuzz` knows {}, not {}", fuzz::SUBJECTS.join(", "), name.display()));
+    let subject = fuzz::SUBJECTS.iter().find(|subject| name == **subject).ok_or_else(known)?;
+    let mut given = Vec::new();
+    while let Some(flag) = args.next() {
+        let flag = flag.to_string_lossy().into_owned();
+        let is_good = |value: &str| match flag.as_str() {
+            "--minutes" => Ok(value.parse().is_ok_and(|minutes: f64| (0.0..1e6).contains(&minutes))),
+            "--seed" => Ok(value.parse::<u64>().is_ok()),
+            other => Err(Error::Usage(format!("`fuzz` knows --minutes and --seed, not {other}"))),
+        };
+        let value = args.next().unwrap_or_default().to_string_lossy().into_owned();
+        if !is_good(&value)? {
+            return Err(Error::Usage(format!("{flag} needs a number, not {value:?}")));
+        }
+        given.extend([flag.into(), value.into()]);
+    }
+    Ok(Command::Fuzz { subject, args: given })
+}
+
 fn parse_test(args: Vec<OsString>) -> Result<Command> {
     let (flags, words): (Vec<OsString>, Vec<OsString>) =
         args.into_iter().partition(|arg| arg.to_string_lossy().starts_with("--"));
@@ -200,12 +246,13 @@ fn parse_test(args: Vec<OsString>) -> Result<Command> {
         Some("policy") => Selection::Policy,
         Some("unit") => Selection::Unit,
         Some("go") => Selection::Go,
+        Some("fuzz") => Selection::Fuzz,
         Some("chart") => Selection::Chart,
         Some("node") => Selection::Node(words.next()),
         Some("e2e") => Selection::E2e(words.next()),
         Some("demo") => Selection::Demo,
         Some(other) => {
-            let known = "lint, policy, unit, go, chart, node, e2e and demo";
+            let known = "lint, policy, unit, go, fuzz, chart, node, e2e and demo";
             return Err(Error::Usage(format!("there is no part {other} of the tests; there are {known}")));
         }
     };
@@ -235,6 +282,14 @@ mod tests {
         assert!(matches!(parsed("build --release").unwrap(), Command::Build { profile: "release" }));
         assert!(matches!(parsed("bench node").unwrap(), Command::BenchNode { json: false }));
         assert!(matches!(parsed("bench node --json").unwrap(), Command::BenchNode { json: true }));
+        assert!(matches!(parsed("bench allocator").unwrap(), Command::BenchAllocator { json: false }));
+        assert!(matches!(parsed("bench allocator --json").unwrap(), Command::BenchAllocator { json: true }));
+        assert!(matches!(parsed("bench streams").unwrap(), Command::BenchStreams { json: false }));
+        assert!(matches!(parsed("bench streams --json").unwrap(), Command::BenchStreams { json: true }));
+        let Command::Fuzz { subject, args } = parsed("fuzz cel --seed 7 --minutes 0.5").unwrap() else {
+            panic!("not fuzz")
+        };
+        assert_eq!((subject, args), ("cel", ["--seed", "7", "--minutes", "0.5"].map(OsString::from).to_vec()));
         let Command::DemoOn(existing) = parsed("demo --kubeconfig k --image r:1 --values v").unwrap() else {
             panic!("not on an existing cluster")
         };
@@ -251,6 +306,7 @@ mod tests {
             ("test", Selection::All, false),
             ("test --keep", Selection::All, true),
             ("test unit", Selection::Unit, false),
+            ("test fuzz", Selection::Fuzz, false),
             ("test demo", Selection::Demo, false),
             ("test node", Selection::Node(None), false),
             ("test node crash", Selection::Node(Some("crash".into())), false),
@@ -275,6 +331,12 @@ mod tests {
             ("test e2e a b", "b"),
             ("test --kep", "--kep"),
             ("build --fast", "--fast"),
+            ("fuzz", "allocator"),
+            ("fuzz cell", "cell"),
+            ("fuzz cel --sed 1", "--sed"),
+            ("fuzz cel --seed", "--seed"),
+            ("fuzz cel --seed x", "x"),
+            ("fuzz cel --minutes -1", "-1"),
             ("bench", "node"),
             ("bench node --text", "--json"),
         ] {

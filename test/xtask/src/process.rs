@@ -248,7 +248,8 @@ impl Step {
         if status.success() {
             return Ok(());
         }
-        Err(program.failed(status, tail(&self.log, 60), Some(self.log.clone())))
+        let output = [tail(&self.log, 60), panics(&self.log)].join("\n\n");
+        Err(program.failed(status, output, Some(self.log.clone())))
     }
 
     /// Runs a program and gives back what it says.
@@ -290,11 +291,32 @@ impl Step {
     }
 }
 
+/// So much is shown of tests that failed.
+const MOST_PANICS: usize = 20;
+const LINES_OF_A_PANIC: usize = 4;
+const CHARS_OF_A_LINE: usize = 400;
+
 /// The end of a log.
 pub(crate) fn tail(log: &Path, lines: usize) -> String {
     let text = end_of(log, 64 * 1024);
     let all: Vec<&str> = text.lines().collect();
     all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// Why tests failed: what each said first. That may be far up in the log, under what was said of the cluster since.
+fn panics(log: &Path) -> String {
+    let text = end_of(log, 16 * 1024 * 1024);
+    let mut lines = text.lines();
+    let mut found: Vec<String> = Vec::new();
+    while let Some(line) = lines.find(|line| line.starts_with("thread '") && line.contains(" panicked at ")) {
+        let is_message = |line: &&str| !line.starts_with("stack backtrace:") && !line.starts_with("note:");
+        let message = lines.clone().take_while(is_message).take(LINES_OF_A_PANIC);
+        let cut = |line: &str| line.chars().take(CHARS_OF_A_LINE).collect();
+        let said: Vec<String> = std::iter::once(line).chain(message).map(cut).collect();
+        found.push(said.join("\n"));
+    }
+    found.truncate(MOST_PANICS);
+    found.join("\n")
 }
 
 pub(crate) fn last_line(log: &Path) -> String {
@@ -349,6 +371,21 @@ mod tests {
         assert!(error.to_string().contains(&log.display().to_string()), "{error}");
         assert_eq!(last_line(&log), "second");
         assert_eq!(tail(&log, 2), "$ sh -c echo second; exit 1\nsecond");
+    }
+
+    #[test]
+    fn why_a_test_failed_is_said_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let (log, output) = (dir.path().join("log"), dir.path().join("output"));
+        let panic =
+            "thread 'a::b' (7) panicked at x.rs:1:2:\nnot after 120s: it is there\nstack backtrace:\n 0: frame\n";
+        let rest: Vec<String> = (0..100).map(|line| format!("line {line}\n")).collect();
+        fs::write(&output, [panic, &rest.concat()].concat()).unwrap();
+        let error =
+            step("step", &log, |step| step.run(&Program::new("sh").args(["-c", "cat $0; exit 101"]).arg(&output)));
+        let error = error.unwrap_err().to_string();
+        let said = "line 99\n\nthread 'a::b' (7) panicked at x.rs:1:2:\nnot after 120s: it is there\n\n`sh";
+        assert!(error.contains(said), "{error}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::process::{Program, step};
 use crate::progress::clock;
 use crate::rust::{self, Products, TESTED, What, cargo, integration_tests};
 use crate::table::render;
-use crate::{images, packages};
+use crate::{fuzz, images, packages};
 
 /// The packages of the tests that need more than cargo, and those tests: on the cluster; with Helm; of this program; of the node plugin.
 const NEEDY_PACKAGES: [&str; 2] = ["aliquot-e2e", "aliquot-rig"];
@@ -33,6 +33,7 @@ pub(crate) enum Selection {
     Policy,
     Unit,
     Go,
+    Fuzz,
     Chart,
     /// Those whose name has this text in it.
     Node(Option<OsString>),
@@ -59,6 +60,7 @@ pub(crate) fn run(paths: &Paths, selection: &Selection, keep: bool) -> Result<()
         Selection::Policy => report.part("policy", |report| policy::check(report.paths)),
         Selection::Unit => report.part("unit", Report::unit),
         Selection::Go => report.part("go", Report::go),
+        Selection::Fuzz => report.part("fuzz", |report| fuzz::test(report.paths)),
         Selection::Chart => report.part("chart", Report::chart),
         Selection::Node(filter) => {
             report.part("packages", |report| packages::install(report.paths, &[packages::BUILD, packages::NODE]))?;
@@ -92,6 +94,7 @@ impl Report<'_> {
             None => kubernetes::build(report.paths).map(drop),
         })?;
         self.part("go", Self::go)?;
+        self.part("fuzz", |report| fuzz::test(report.paths))?;
         self.part("chart", Self::chart)?;
         self.part("node", |report| report.node(None))?;
         self.part("demo", Self::demo)?;
