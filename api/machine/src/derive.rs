@@ -1,6 +1,8 @@
 //! Identities that no file needs to write down.
 
-use crate::{GpuUuid, PciAddress};
+use aliquot_api::ids::PciAddress;
+
+use crate::GpuUuid;
 
 const FNV_OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const FNV_PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

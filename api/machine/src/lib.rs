@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use aliquot_api::ids::PciAddress;
 use serde::Deserialize;
 
 mod derive;
@@ -14,9 +15,7 @@ mod mig;
 mod text;
 
 pub use mig::{Mig, Partition, Partitions, Profile, ProfileKind};
-pub use text::{
-    ClusterUuid, DriverVersion, GpuUuid, LibraryDir, MajorMinor, Malformed, MemorySize, PciAddress, PcieRoot,
-};
+pub use text::{ClusterUuid, DriverVersion, GpuUuid, LibraryDir, MajorMinor, Malformed, MemorySize, PcieRoot};
 
 /// A node's GPUs and its GPU driver.
 #[derive(Debug, Clone, Deserialize)]
@@ -30,7 +29,7 @@ pub struct Machine {
     pub models: BTreeMap<String, Model>,
     /// The GPUs.
     pub gpus: Vec<Gpu>,
-    /// The switches that all `NVLinks` of all GPUs lead to; none if they lead to other GPUs, or out of the machine.
+    /// The switches that all `NVLinks` of all GPUs without a bridge lead to; none if they are outside the machine.
     #[serde(default)]
     pub nv_switches: Vec<PciAddress>,
     /// The NVLink fabric that the GPUs belong to.
@@ -89,7 +88,7 @@ pub struct Model {
     pub pci: PciId,
     /// The board's part number.
     pub board_part_number: Option<String>,
-    /// How many `NVLinks` the GPU has, all of them up.
+    /// How many `NVLinks` the GPU has without a bridge, all of them up.
     #[serde(default)]
     pub nv_links: u32,
     /// Present if the GPU can be partitioned.
@@ -132,10 +131,22 @@ pub struct Gpu {
     pub serial: Option<String>,
     /// Its UUID, where it isn't derived from the node's name and the address.
     pub uuid: Option<GpuUuid>,
+    /// The bridge between it and another GPU.
+    pub bridge: Option<Bridge>,
     /// Present if it is in MIG mode at boot.
     pub mig: Option<Partitions>,
     /// What is wrong with it from the beginning.
     pub fault: Option<Fault>,
+}
+
+/// An NVLink bridge, as one of its two GPUs has it.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Bridge {
+    /// Where the other GPU is.
+    pub to: PciAddress,
+    /// How many `NVLinks` it has, all of them up.
+    pub links: u32,
 }
 
 /// How all calls about a GPU fail.
@@ -225,6 +236,16 @@ impl Machine {
                         problems.extend(partitions.problems(mig).map(|(path, what)| at(&format!("mig.{path}"), what)));
                     }
                     None => problems.push(at("mig", format!("a {} can't be partitioned", gpu.model))),
+                }
+            }
+            if let Some(bridge) = gpu.bridge {
+                let is_other = |other: &Gpu| {
+                    let back =
+                        other.bridge.is_some_and(|back| back.to == gpu.pci.address && back.links == bridge.links);
+                    other.pci.address == bridge.to && back
+                };
+                if bridge.to == gpu.pci.address || !self.gpus.iter().any(is_other) {
+                    problems.push(at("bridge", format!("no bridge leads back from {}", bridge.to)));
                 }
             }
             if self.model(gpu).is_none() {
@@ -352,6 +373,10 @@ gpus:
             problems("root: pci0000:3d", "root: pci0001:3d"),
             "gpus[1].pci.root: pci0001:3d is not in the domain of 0000:43:00.0"
         );
+        let bridge = |to: &str| problems("minor: 0", &format!("minor: 0, bridge: {{to: {to}, links: 4}}"));
+        for to in ["0000:43:00.0", "0000:1b:00.0"] {
+            assert_eq!(bridge(to), format!("gpus[0].bridge: no bridge leads back from {to}"));
+        }
         assert_eq!(
             problems("reserved: 480Mi", "reserved: 80Gi"),
             "models.h100.memory.reserved: 80Gi is more than the total of 81559Mi"
@@ -392,7 +417,7 @@ gpus:
         let malformed = refusal("0000:43:00.0", "0000:4g:00.0");
         assert!(
             malformed
-                .starts_with("gpus[1].pci.address: invalid value: string \"0000:4g:00.0\", expected a PCI address"),
+                .starts_with("gpus[1].pci.address: PCI address \"0000:4g:00.0\" is not domain:bus:device.function"),
             "{malformed}"
         );
         let number = refusal("\"9.0\"", "9");

@@ -70,40 +70,6 @@ fn decimal(text: &str) -> Option<u32> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// A PCI address. Ordered as PCI orders.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "PCI's own terms")]
-pub struct PciAddress {
-    pub domain: u32,
-    pub bus: u8,
-    pub device: u8,
-    pub function: u8,
-}
-
-impl PciAddress {
-    fn read(text: &str) -> Option<Self> {
-        let (domain, rest) = text.split_once(':')?;
-        let (bus, rest) = rest.split_once(':')?;
-        let (device, function) = rest.split_once('.')?;
-        let address = Self {
-            domain: hex(domain, 4).or_else(|| hex(domain, 8))?,
-            bus: hex_byte(bus, 2)?,
-            device: hex_byte(device, 2)?,
-            function: hex_byte(function, 1)?,
-        };
-        (address.device < 32 && address.function < 8).then_some(address)
-    }
-}
-
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { domain, bus, device, function } = self;
-        write!(f, "{domain:04x}:{bus:02x}:{device:02x}.{function:x}")
-    }
-}
-
-read_from_text!(PciAddress, "a PCI address such as \"0000:1b:00.0\"");
-
 /// A PCIe root complex, under the name that Linux gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(missing_docs, reason = "PCI's own terms")]
@@ -309,8 +275,6 @@ mod tests {
 
     #[test]
     fn what_is_written_is_what_was_read() {
-        same::<PciAddress>("0000:1b:00.0");
-        same::<PciAddress>("000f:01:1f.7");
         same::<PcieRoot>("pci0000:17");
         same::<GpuUuid>("GPU-01234567-89ab-cdef-0123-456789abcdef");
         same::<DriverVersion>("580.95.05");
@@ -322,15 +286,6 @@ mod tests {
 
     #[test]
     fn what_is_malformed_is_refused() {
-        refused::<PciAddress>(&[
-            "",
-            "1b:00.0",
-            "0000:1b:00",
-            "0000:1b:20.0",
-            "0000:1b:00.8",
-            "0000:+b:00.0",
-            "0:1b:00.0",
-        ]);
         refused::<PcieRoot>(&["0000:17", "pci0000", "pci0000:1", "pci0000:zz"]);
         refused::<GpuUuid>(&[
             "01234567-89ab-cdef-0123-456789abcdef",
@@ -342,11 +297,5 @@ mod tests {
         refused::<MajorMinor>(&["9", "9.", "9.x", "9.0.1", "+9.0", "9.65536"]);
         refused::<MemorySize>(&["81559", "80GB", "Mi", "-1Mi", "4194304Gi"]);
         refused::<LibraryDir>(&["/usr", "/usr/", "/lib64", "usr/lib", "/usr/lib/../../etc", "/usr//lib"]);
-    }
-
-    #[test]
-    fn addresses_are_ordered_as_pci_orders() {
-        let ordered = ["0000:1b:00.0", "0000:e2:00.0", "0001:01:00.0", "000f:01:00.0"];
-        assert!(ordered.map(|text| text.parse::<PciAddress>().unwrap()).is_sorted());
     }
 }

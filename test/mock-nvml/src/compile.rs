@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use aliquot_machine::{Architecture, Brand, ClusterUuid, Fault, Machine, MemorySize, Mig, Model, PciAddress, Problems};
+use aliquot_api::ids::PciAddress;
+use aliquot_machine::{Architecture, Brand, ClusterUuid, Fault, Machine, MemorySize, Mig, Model, Problems};
 use nvidia_ml_mock::mig::NoRoom;
 use nvidia_ml_mock::state::{
     Address, Gpu, MAX_GPUS, MAX_MIG_TABLES, MAX_PROFILES, MAX_SWITCHES, MigTable, Profile, State, Text,
@@ -176,7 +177,8 @@ fn compile_gpu(
         architecture: architecture(model.architecture),
         compute_major: model.compute_capability.major.into(),
         compute_minor: model.compute_capability.minor.into(),
-        nv_links: model.nv_links,
+        bridge: gpu.bridge.map_or(Address::NOWHERE, |bridge| address(bridge.to)),
+        nv_links: gpu.bridge.map_or(model.nv_links, |bridge| bridge.links),
         mig_table: 0,
         mig_mode: 0,
         mig_mode_pending: 0,

@@ -5,7 +5,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use aliquot_machine::{Machine, PciAddress, PcieRoot};
+use aliquot_api::ids::PciAddress;
+use aliquot_machine::{Machine, PcieRoot};
 use nvidia_ml_mock::caps::{self, Caps};
 use nvidia_ml_mock::state::{FILE_PREFIX, State, Writer};
 
@@ -128,9 +129,13 @@ pub(crate) fn remove_driver(root: &Path, dev: &Path) -> Result<(), LayoutError> 
     for name in PROGRAMS.iter().chain(&["nvidia-smi"]) {
         remove(&root.join("usr/bin").join(name))?;
     }
-    for folder in ["proc", "sys"] {
-        remove(&root.join(folder))?;
+    remove(&root.join("proc"))?;
+    // The GPUs stay in their slots: they have no driver any more.
+    let bus = root.join("sys/bus/pci");
+    for gpu in names(&bus.join("drivers/nvidia"))? {
+        remove(&bus.join("devices").join(gpu).join("driver"))?;
     }
+    remove(&bus.join("drivers/nvidia"))?;
     for name in names(dev)?.iter().filter(|name| name.starts_with("nvidia")) {
         remove(&dev.join(name))?;
     }

@@ -244,6 +244,11 @@ plain! {
     }
 }
 
+impl Address {
+    /// No GPU's address.
+    pub const NOWHERE: Self = Self { domain: 0, bus: 0, device: 0, function: 0 };
+}
+
 plain! {
     /// One GPU. Numbers for brands, architectures, modes and results are NVML's.
     pub struct Gpu {
@@ -259,6 +264,8 @@ plain! {
         pub uncorrected_errors: u64,
         /// The PCI address.
         pub address: Address,
+        /// The PCI address of the GPU that its bridge leads to; `NOWHERE` if it has none.
+        pub bridge: Address,
         /// The number of the root complex's first bus, in the same domain.
         pub root_bus: u32,
         /// Device and vendor id as NVML puts them together.
@@ -325,7 +332,7 @@ plain! {
         pub fabric_clique: u32,
         /// The fabric's UUID.
         pub fabric_cluster: [u8; 16],
-        /// The `NVSwitches` that all `NVLinks` lead to.
+        /// The `NVSwitches` that all `NVLinks` lead to which aren't a bridge's.
         pub nv_switches: [Address; MAX_SWITCHES],
         /// The node's name.
         pub node: Text<256>,

@@ -6,7 +6,7 @@ use crate::abi::{Answer, FabricInfo, FabricInfoV2, FabricInfoV3, Failure, Out, P
 use crate::exports::{pci_info_of, supported};
 use crate::handle::Handle;
 use crate::library::{gpu, session};
-use crate::state::{Gpu, State};
+use crate::state::{Address, Gpu, State};
 
 export! {
     fn nvmlDeviceGetNvLinkState(device: Handle, link: c_uint, is_active: Out<c_uint>) =
@@ -23,11 +23,14 @@ export! {
         });
 
     fn nvmlDeviceGetNvLinkRemoteDeviceType(device: Handle, link: c_uint, kind: Out<c_uint>) =
-        a_link(device, link, |_| kind.put(SWITCH));
+        a_link(device, link, |gpu| kind.put(if bridge(gpu).is_some() { GPU } else { SWITCH }));
 
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: Handle, link: c_uint, info: Out<PciInfo>) = session(|session| {
         let gpu = session.gpu(session.index(device)?)?;
         check(gpu, link)?;
+        if let Some(other) = bridge(gpu) {
+            return info.put(pci_info_of(other, 0, 0));
+        }
         let state = session.state();
         let switch = supported(state.nv_switch_count, |count| *count > 0)?;
         let address = state.nv_switches.get((link % switch) as usize).ok_or(Failure::Unknown)?;
@@ -40,8 +43,14 @@ const P2P_SUPPORTED: c_uint = 0;
 const P2P_ATOMICS: c_uint = 2;
 const VALID: c_uint = 5;
 
-/// NVML's number of what is at a link's other end.
+/// NVML's numbers of what is at a link's other end.
+const GPU: c_uint = 0;
 const SWITCH: c_uint = 2;
+
+/// Where the GPU's bridge leads.
+fn bridge(gpu: &Gpu) -> Option<Address> {
+    (gpu.bridge != Address::NOWHERE).then_some(gpu.bridge)
+}
 
 fn check(gpu: &Gpu, link: c_uint) -> Answer {
     let links = supported(gpu.nv_links, |links| *links > 0)?;

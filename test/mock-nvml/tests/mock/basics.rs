@@ -299,18 +299,8 @@ fn a_change_is_seen_by_other_processes_at_once() {
 
 #[test]
 fn where_the_driver_is_mounted_read_only_nothing_can_be_changed() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
     let node = Node::new("l4.yaml");
-    let in_container = || {
-        // SAFETY: nothing is shared with other threads but the file system's attributes and the mounts.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-        let root = node.path("root");
-        mount_bind(&root, &root).unwrap();
-        mount_remount(&root, MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
-
+    node.in_container(|| {
         let nvml = node.nvml();
         let mut device = nvml.device_by_index(0).unwrap();
         assert_eq!(device.name().unwrap(), "NVIDIA L4");
@@ -320,8 +310,7 @@ fn where_the_driver_is_mounted_read_only_nothing_can_be_changed() {
         without_mount_rights();
         assert!(matches!(device.set_compute_mode(ComputeMode::Prohibited), Err(NvmlError::NoPermission)));
         assert_eq!(device.compute_mode().unwrap(), ComputeMode::Default);
-    };
-    std::thread::scope(|scope| scope.spawn(in_container).join().unwrap());
+    });
 }
 
 #[test]

@@ -74,11 +74,14 @@ fn a_driver_goes_and_comes_back() {
     assert!(matches!(device.uuid(), Err(NvmlError::DriverNotLoaded)));
     assert!(fs::read_dir(node.path("dev")).unwrap().next().is_none());
     assert!(!node.path("root/proc").exists() && !node.path("root/usr/bin/nvidia-smi").exists());
+    let on_bus = |name: &str| node.path(&format!("root/sys/bus/pci/devices/0000:1b:00.0/{name}"));
+    assert!(on_bus("vendor").exists() && on_bus("driver").symlink_metadata().is_err());
     // There is nothing left to remove.
     remove();
     drop(nvml);
     node.lay_out(&machine("mixed.yaml"), "node-0");
     assert_eq!(node.nvml().device_count().unwrap(), 6);
+    assert!(on_bus("driver").exists());
 }
 
 #[test]

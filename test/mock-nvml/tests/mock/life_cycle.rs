@@ -571,19 +571,8 @@ fn two_processes_never_make_more_than_there_is() {
 
 #[test]
 fn a_privileged_container_partitions_through_a_read_only_mount() {
-    use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
-    use rustix::thread::{UnshareFlags, unshare_unsafe};
-
     let node = Node::new("mixed.yaml");
-    let in_container = || {
-        // SAFETY: nothing is shared with other threads but the file system's attributes and the mounts.
-        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
-        mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
-        let root = node.path("root");
-        mount_bind(&root, &root).unwrap();
-        mount_remount(&root, MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
-        assert!(std::fs::write(root.join("new"), "").is_err());
-
+    node.in_container(|| {
         let nvml = node.nvml();
         let gpu = Gpu::new(&nvml, 1);
         let instance = gpu.create(19, 0, 1).unwrap();
@@ -591,8 +580,7 @@ fn a_privileged_container_partitions_through_a_read_only_mount() {
         without_mount_rights();
         assert_eq!(gpu.create(19, 1, 1), Err(4));
         assert_eq!(gpu.destroy(instance), Err(4));
-    };
-    std::thread::scope(|scope| scope.spawn(in_container).join().unwrap());
+    });
     assert!(grants(&node).contains_key("gpu1/mig/gi13"));
     assert!(Path::new(&node.path("dev/nvidia-caps/nvidia-cap255")).exists());
 

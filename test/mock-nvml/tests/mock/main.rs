@@ -8,6 +8,7 @@ mod basics;
 mod exchange;
 mod health;
 mod life_cycle;
+mod links;
 mod machines;
 mod mig;
 
@@ -100,14 +101,26 @@ impl Node {
         unsafe { NvmlLib::new(self.libraries().join("libnvidia-ml.so.1")) }.unwrap()
     }
 
+    /// Does something where the driver is mounted read-only, as in a container.
+    fn in_container(&self, work: impl FnOnce() + Send) {
+        use rustix::mount::{MountFlags, MountPropagationFlags, mount_bind, mount_change, mount_remount};
+        use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+        let root = self.path("root");
+        let enter = || {
+            // SAFETY: nothing is shared with other threads but the file system's attributes and the mounts.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.unwrap();
+            mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).unwrap();
+            mount_bind(&root, &root).unwrap();
+            mount_remount(&root, MountFlags::BIND | MountFlags::RDONLY, c"").unwrap();
+            assert!(std::fs::write(root.join("new"), "").is_err());
+            work();
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join().unwrap());
+    }
+
     fn set(&self, gpu: &str, change: [&str; 2]) -> Output {
-        Command::new(TOOL)
-            .args(["set", "--gpu", gpu])
-            .arg("--root")
-            .arg(self.path("root"))
-            .args(change)
-            .output()
-            .unwrap()
+        self.tool(&["set", "--gpu", gpu, change[0], change[1]])
     }
 
     /// Runs the tool for this node.
