@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use aliquot_api::ids::{ClaimUid, DeviceName, DriverName, PoolName};
 use aliquot_device::cdi::{self, DeviceNode, Spec};
+use aliquot_device::health::Held;
 use aliquot_device::prepare::{PlannedDevice, Refusal, plan};
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use tokio::sync::{Notify, watch};
@@ -23,7 +24,7 @@ use tokio::time::Instant;
 use crate::capabilities::{self, CapabilityError};
 use crate::cluster::{ClaimRef, Cluster, ClusterError, Freshness};
 use crate::driver_root::device_node;
-use crate::files::{self, Durability, FileError};
+use crate::files::{self, Durability, FileError, Unsynced};
 use crate::gpus::Snapshot;
 use crate::metrics::{Metrics, Phase};
 use crate::store::{ClaimStore, Entry, PreparedClaim, StoreError, Turn};
@@ -79,7 +80,7 @@ pub(crate) enum ClaimError {
         claim: ClaimRef,
     },
     /// A newer version of this program prepared it, and knows how to undo that.
-    #[error("claim {claim}: its file can't be released: {reason}; the newer version has to run again")]
+    #[error("claim {claim}: its file can't be used: {reason}; the newer version has to run again")]
     TooNew {
         /// Which claim.
         claim: ClaimRef,
@@ -201,6 +202,8 @@ pub(crate) struct Claims {
     turns: Mutex<BTreeMap<ClaimUid, Arc<tokio::sync::Mutex<()>>>>,
     /// Claims that were unprepared lately, oldest first.
     let_go: Mutex<VecDeque<ClaimUid>>,
+    /// The devices that claims have.
+    held: watch::Sender<Held>,
 }
 
 /// How a try to prepare ended.
@@ -233,24 +236,33 @@ impl Claims {
             released: Notify::new(),
             turns: Mutex::default(),
             let_go: Mutex::default(),
+            held: watch::Sender::default(),
         };
         let mut turn = claims.store.turn()?;
-        claims.forget_earlier_boots(&mut turn)?;
+        let forgotten = claims.forget_earlier_boots(&mut turn)?;
         claims.repair_cdi_files(&turn)?;
         claims.count(&turn);
         drop(turn);
+        forgotten.into_iter().try_for_each(Unsynced::sync)?;
         Ok(claims)
     }
 
-    fn forget_earlier_boots(&self, turn: &mut Turn<'_>) -> Result<(), StoreError> {
+    fn forget_earlier_boots(&self, turn: &mut Turn<'_>) -> Result<Vec<Unsynced>, StoreError> {
         let mut old = Vec::new();
         for (uid, entry) in turn.entries() {
             match entry {
-                Entry::Prepared(claim) if claim.boot_id != self.setting.boot_id => {
-                    tracing::info!(claim.uid = %uid, claim.name, claim.namespace, "forgetting a claim of an earlier boot");
+                Entry::Prepared(PreparedClaim { claim, boot_id, .. }) if *boot_id != self.setting.boot_id => {
+                    tracing::info!(%claim, claim.uid = %uid, "forgetting a claim of an earlier boot");
                     old.push(uid.clone());
                 }
                 Entry::Prepared(_) => {}
+                Entry::Unreadable(file) if file.is_too_new => {
+                    tracing::error!(
+                        claim.uid = %uid,
+                        reason = file.reason,
+                        "a newer version prepared a claim; its GPUs stay its own until that version runs again"
+                    );
+                }
                 Entry::Unreadable(file) => {
                     tracing::error!(
                         claim.uid = %uid,
@@ -261,7 +273,7 @@ impl Claims {
                 }
             }
         }
-        old.iter().try_for_each(|uid| turn.remove(uid))
+        old.iter().map(|uid| turn.remove(uid)).collect()
     }
 
     fn repair_cdi_files(&self, turn: &Turn<'_>) -> Result<(), FileError> {
@@ -269,19 +281,20 @@ impl Claims {
         let cut_off = format!(".{}-", self.setting.driver);
         for name in files::list(&self.setting.cdi_root)? {
             if name.starts_with(&cut_off) {
-                files::remove(&self.setting.cdi_root.join(&name), Durability::UntilReboot)?;
+                files::remove(&self.setting.cdi_root.join(&name))?;
             }
             if let Some(uid) = cdi::claim_of_file(&self.setting.driver, &name)
                 && !turn.entries().contains_key(&uid)
             {
                 tracing::info!(claim.uid = %uid, file = name, "removing the CDI file of a claim that isn't prepared");
-                files::remove(&self.setting.cdi_root.join(name), Durability::UntilReboot)?;
+                files::remove(&self.setting.cdi_root.join(name))?;
             }
         }
-        for claim in prepared(turn) {
+        for prepared in prepared(turn) {
             // Its device nodes may be gone with its GPU. Then its containers can't start, and that is all.
-            if let Err(error) = self.write_claim_spec(claim) {
-                tracing::error!(claim.uid = %claim.uid, claim.name, claim.namespace, %error, "can't write the claim's CDI file");
+            if let Err(error) = self.write_claim_spec(prepared) {
+                let claim = &prepared.claim;
+                tracing::error!(%claim, claim.uid = %claim.uid, %error, "can't write the claim's CDI file");
             }
         }
         Ok(())
@@ -307,14 +320,8 @@ impl Claims {
                 return Err(error);
             }
         };
-        let wanted = PreparedClaim {
-            boot_id: self.setting.boot_id.clone(),
-            uid: claim.uid.clone(),
-            namespace: claim.namespace.clone(),
-            name: claim.name.clone(),
-            devices,
-        };
-        self.try_until(&claim, wanted, snapshot, start, deadline).await
+        let wanted = PreparedClaim { boot_id: self.setting.boot_id.clone(), claim, devices };
+        self.try_until(wanted, snapshot, start, deadline).await
     }
 
     /// Reads the claim. None if the API server is away and the claim is prepared already: kubelet asks again for running pods when it
@@ -382,7 +389,7 @@ impl Claims {
         let (this, uid) = (Arc::clone(self), claim.uid.clone());
         let found = tokio::task::spawn_blocking(move || {
             let turn = this.store.turn()?;
-            Ok(prepared(&turn).find(|prepared| prepared.uid == uid).cloned())
+            Ok(prepared(&turn).find(|prepared| prepared.claim.uid == uid).cloned())
         });
         found.await.unwrap_or_else(|error| Err(self.broken("read files beside", error)))
     }
@@ -390,30 +397,25 @@ impl Claims {
     /// Tries until nobody else has the devices.
     async fn try_until(
         self: Arc<Self>,
-        claim: &ClaimRef,
         wanted: PreparedClaim,
         snapshot: Option<Arc<Snapshot>>,
         start: Instant,
         deadline: Instant,
     ) -> Result<Vec<PlannedDevice>, ClaimError> {
+        let claim = &wanted.claim;
         let mut told = false;
         loop {
             let released = self.released.notified();
             let (this, wanted_now, snapshot) = (Arc::clone(&self), wanted.clone(), snapshot.clone());
-            let write = Instant::now();
+            let waited = start.elapsed();
             let tried = tokio::task::spawn_blocking(move || this.try_now(&wanted_now, snapshot.as_deref())).await;
             let tried = tried.unwrap_or_else(|error| Err(self.broken("write files in", error)));
-            match tried {
-                Ok(Tried::Prepared) => {
-                    self.metrics.phase(Phase::Wait, write.duration_since(start), true);
-                    self.metrics.phase(Phase::Write, write.elapsed(), true);
+            match tried? {
+                Tried::Prepared => {
+                    self.metrics.phase(Phase::Wait, waited, true);
                     return Ok(wanted.devices);
                 }
-                Err(error) => {
-                    self.metrics.phase(Phase::Write, write.elapsed(), false);
-                    return Err(error);
-                }
-                Ok(Tried::Held { device, holder }) => {
+                Tried::Held { device, holder } => {
                     if Instant::now() >= deadline {
                         self.metrics.phase(Phase::Wait, start.elapsed(), false);
                         return Err(ClaimError::Held { claim: claim.clone(), device, holder });
@@ -431,14 +433,18 @@ impl Claims {
 
     /// Prepares the claim if nobody else has its devices. What fails is undone, but for a claim that containers use already.
     fn try_now(&self, wanted: &PreparedClaim, snapshot: Option<&Snapshot>) -> Result<Tried, ClaimError> {
+        let start = Instant::now();
         let mut turn = self.store.turn()?;
-        let before = match turn.entries().get(&wanted.uid) {
+        let before = match turn.entries().get(&wanted.claim.uid) {
             Some(Entry::Prepared(before)) => Some(before),
+            Some(Entry::Unreadable(file)) if file.is_too_new => {
+                return Err(ClaimError::TooNew { claim: wanted.claim.clone(), reason: file.reason.clone() });
+            }
             Some(Entry::Unreadable(_)) | None => None,
         };
         if let Some(before) = before.filter(|before| before.devices != wanted.devices) {
             let devices: Vec<&str> = before.devices.iter().map(|device| device.device.as_str()).collect();
-            return Err(ClaimError::AllocatedAnew { claim: claim_ref(wanted), devices: devices.join(", ") });
+            return Err(ClaimError::AllocatedAnew { claim: wanted.claim.clone(), devices: devices.join(", ") });
         }
         let is_new = before.is_none();
         if is_new && let Some((device, holder)) = find_holder(&turn, wanted) {
@@ -451,19 +457,25 @@ impl Claims {
                 self.write_spec(&cdi::driver_file(&self.setting.driver), &spec)?;
             }
             self.write_claim_spec(wanted)?;
-            if is_new {
-                turn.save(wanted)?;
-            }
-            Ok(())
+            if is_new { Ok(turn.save(wanted)?) } else { Ok(Unsynced::default()) }
         })();
-        if let Err(error) = written {
-            if is_new && let Err(error) = self.forget(&mut turn, &wanted.uid) {
-                tracing::error!(claim.uid = %wanted.uid, %error, "can't undo a prepare that failed");
-            }
-            return Err(error);
-        }
         self.count(&turn);
-        Ok(Tried::Prepared)
+        drop(turn);
+        self.metrics.phase(Phase::Write, start.elapsed(), written.is_ok());
+        // Here, claims wait for the disk together.
+        let synced = written.and_then(|unsynced| {
+            let start = Instant::now();
+            let synced = unsynced.sync();
+            self.metrics.phase(Phase::Sync, start.elapsed(), synced.is_ok());
+            Ok(synced?)
+        });
+        if synced.is_err()
+            && is_new
+            && let Err(error) = self.forget(&wanted.claim)
+        {
+            tracing::error!(claim = %wanted.claim, claim.uid = %wanted.claim.uid, %error, "can't undo a prepare that failed");
+        }
+        synced.map(|()| Tried::Prepared)
     }
 
     fn write_claim_spec(&self, claim: &PreparedClaim) -> Result<(), ClaimError> {
@@ -471,20 +483,21 @@ impl Claims {
         for device in &claim.devices {
             nodes.insert(&device.device, self.nodes(claim, device)?);
         }
-        let spec = cdi::claim_spec(&self.setting.driver, &claim.uid, nodes);
-        Ok(self.write_spec(&cdi::claim_file(&self.setting.driver, &claim.uid), &spec)?)
+        let uid = &claim.claim.uid;
+        let spec = cdi::claim_spec(&self.setting.driver, uid, nodes);
+        Ok(self.write_spec(&cdi::claim_file(&self.setting.driver, uid), &spec)?)
     }
 
     fn nodes(&self, claim: &PreparedClaim, device: &PlannedDevice) -> Result<Vec<DeviceNode>, ClaimError> {
         let name = format!("nvidia{}", device.minor);
         let gpu = device_node(&self.setting.dev_root, &name)?.ok_or_else(|| ClaimError::NoNode {
-            claim: claim_ref(claim),
+            claim: claim.claim.clone(),
             device: device.device.clone(),
             node: self.setting.dev_root.join(&name),
         })?;
         let Some(mig) = device.mig else { return Ok(vec![gpu]) };
         let parts = capabilities::nodes(&self.setting.procs, device.minor, mig).map_err(|cause| {
-            ClaimError::Capability { claim: claim_ref(claim), device: device.device.clone(), cause: Box::new(cause) }
+            ClaimError::Capability { claim: claim.claim.clone(), device: device.device.clone(), cause: Box::new(cause) }
         })?;
         Ok([vec![gpu], parts].concat())
     }
@@ -511,26 +524,23 @@ impl Claims {
             let_go.drain(..excess);
         }
         let this = Arc::clone(&self);
-        let forgotten = tokio::task::spawn_blocking(move || {
-            let mut turn = this.store.turn()?;
-            if let Some(Entry::Unreadable(file)) = turn.entries().get(&claim.uid)
-                && file.is_too_new
-            {
-                return Err(ClaimError::TooNew { reason: file.reason.clone(), claim });
-            }
-            this.forget(&mut turn, &claim.uid)?;
-            this.count(&turn);
-            Ok(())
-        });
+        let forgotten = tokio::task::spawn_blocking(move || this.forget(&claim));
         forgotten.await.unwrap_or_else(|error| Err(self.broken("remove files in", error)))
     }
 
-    fn forget(&self, turn: &mut Turn<'_>, uid: &ClaimUid) -> Result<(), StoreError> {
-        let spec = self.setting.cdi_root.join(cdi::claim_file(&self.setting.driver, uid));
-        files::remove(&spec, Durability::UntilReboot)?;
-        turn.remove(uid)?;
+    fn forget(&self, claim: &ClaimRef) -> Result<(), ClaimError> {
+        let mut turn = self.store.turn()?;
+        if let Some(Entry::Unreadable(file)) = turn.entries().get(&claim.uid)
+            && file.is_too_new
+        {
+            return Err(ClaimError::TooNew { claim: claim.clone(), reason: file.reason.clone() });
+        }
+        files::remove(&self.setting.cdi_root.join(cdi::claim_file(&self.setting.driver, &claim.uid)))?;
+        let unsynced = turn.remove(&claim.uid)?;
+        self.count(&turn);
+        drop(turn);
         self.released.notify_waiters();
-        Ok(())
+        Ok(unsynced.sync()?)
     }
 
     /// A device as kubelet is told of it.
@@ -555,13 +565,21 @@ impl Claims {
         Arc::clone(turns.entry(uid.clone()).or_default())
     }
 
+    /// The devices that claims have, now and whenever they change.
+    pub(crate) fn held(&self) -> watch::Receiver<Held> {
+        self.held.subscribe()
+    }
+
     fn count(&self, turn: &Turn<'_>) {
         self.metrics.set_claims(prepared(turn));
+        let devices = prepared(turn).flat_map(|claim| &claim.devices);
+        let devices = devices.map(|device| (device.device.clone(), device.pci)).collect();
+        self.held.send_if_modified(|held| {
+            let is_new = *held != devices;
+            *held = devices;
+            is_new
+        });
     }
-}
-
-fn claim_ref(claim: &PreparedClaim) -> ClaimRef {
-    ClaimRef { uid: claim.uid.clone(), namespace: claim.namespace.clone(), name: claim.name.clone() }
 }
 
 fn prepared<'a>(turn: &'a Turn<'_>) -> impl Iterator<Item = &'a PreparedClaim> {
@@ -573,11 +591,11 @@ fn prepared<'a>(turn: &'a Turn<'_>) -> impl Iterator<Item = &'a PreparedClaim> {
 
 /// A device that the claim wants and another claim has, and who that is.
 fn find_holder(turn: &Turn<'_>, wanted: &PreparedClaim) -> Option<(DeviceName, String)> {
-    let others = || turn.entries().iter().filter(|(uid, _)| **uid != wanted.uid);
+    let others = || turn.entries().iter().filter(|(uid, _)| **uid != wanted.claim.uid);
     wanted.devices.iter().find_map(|device| {
         let (uid, entry) = others().find(|(_, entry)| entry.excludes(device))?;
         let holder = match entry {
-            Entry::Prepared(claim) => format!("{}/{}", claim.namespace, claim.name),
+            Entry::Prepared(holder) => holder.claim.to_string(),
             Entry::Unreadable(file) => format!("with UID {uid} ({})", file.reason),
         };
         Some((device.device.clone(), holder))

@@ -9,6 +9,7 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use kube::api::{DeleteParams, GetParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// How long one call may take.
@@ -86,7 +87,7 @@ impl ClusterError {
 }
 
 /// A claim as kubelet names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ClaimRef {
     /// The claim and no other of its name.
     pub uid: ClaimUid,

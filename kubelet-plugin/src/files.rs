@@ -39,41 +39,84 @@ pub(crate) enum Durability {
     OnDisk,
 }
 
-/// Replaces or creates a file at once.
+/// A change that everybody sees, and that a power cut may undo. Who is in a hurry may let go of locks before it waits for the disk.
+#[derive(Debug, Default)]
+#[must_use]
+pub(crate) struct Unsynced(Vec<(PathBuf, File)>);
+
+impl Unsynced {
+    /// Waits until it is on the disk.
+    pub(crate) fn sync(self) -> Result<(), FileError> {
+        self.0.into_iter().try_for_each(|(path, file)| file.sync_all().at("sync", &path))
+    }
+
+    fn folder_of(path: &Path) -> Result<Self, FileError> {
+        let folder = parent(path)?;
+        Ok(Self(vec![(folder.to_owned(), File::open(folder).at("open", folder)?)]))
+    }
+}
+
+/// Replaces or creates a file at once. A power cut leaves the old one or the new one.
 pub(crate) fn replace(path: &Path, content: &[u8], mode: u32, durability: Durability) -> Result<(), FileError> {
+    write(path, content, mode, durability)?;
+    match durability {
+        Durability::UntilReboot => Ok(()),
+        Durability::OnDisk => Unsynced::folder_of(path)?.sync(),
+    }
+}
+
+/// The same for a file that nobody misses before the change is synced: until then, a power cut may leave an empty one.
+pub(crate) fn put(path: &Path, content: &[u8], mode: u32) -> Result<Unsynced, FileError> {
+    let file = write(path, content, mode, Durability::UntilReboot)?;
+    let mut unsynced = Unsynced::folder_of(path)?;
+    unsynced.0.insert(0, (path.to_owned(), file));
+    Ok(unsynced)
+}
+
+fn write(path: &Path, content: &[u8], mode: u32, durability: Durability) -> Result<File, FileError> {
     let folder = parent(path)?;
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());
     name.push(".new");
     let new = folder.join(name);
     // A leftover of a process that died has another mode or owner at worst: start afresh.
-    remove(&new, Durability::UntilReboot)?;
+    remove(&new)?;
     let written = (|| {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&new)?;
         file.write_all(content)?;
         if durability == Durability::OnDisk {
             file.sync_all()?;
         }
-        fs::rename(&new, path)
+        fs::rename(&new, path)?;
+        Ok::<_, io::Error>(file)
     })();
     if written.is_err() {
         // The first error is the one to tell.
         let _ = fs::remove_file(&new);
     }
-    written.at("write", path)?;
-    sync_folder(folder, durability)
+    written.at("write", path)
 }
 
-/// Removes a file. Says whether there was one.
-pub(crate) fn remove(path: &Path, durability: Durability) -> Result<bool, FileError> {
+/// Removes a file, if there is one.
+pub(crate) fn remove(path: &Path) -> Result<(), FileError> {
     match fs::remove_file(path) {
-        Ok(()) => {
-            sync_folder(parent(path)?, durability)?;
-            Ok(true)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error).at("remove", path),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+/// The same, for a file that may not come back after a power cut.
+pub(crate) fn take_away(path: &Path) -> Result<Unsynced, FileError> {
+    match fs::remove_file(path) {
+        Ok(()) => Unsynced::folder_of(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Unsynced::default()),
         Err(error) => Err(error).at("remove", path),
     }
+}
+
+/// Opens a file that is locked but never removed, creating it where it isn't.
+pub(crate) fn open_lock(path: &Path) -> Result<File, FileError> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).at("open", path)
 }
 
 /// A file's content, if there is such a file.
@@ -111,13 +154,6 @@ fn parent(path: &Path) -> Result<&Path, FileError> {
     path.parent().ok_or(io::Error::from(io::ErrorKind::IsADirectory)).at("find the folder of", path)
 }
 
-fn sync_folder(folder: &Path, durability: Durability) -> Result<(), FileError> {
-    match durability {
-        Durability::UntilReboot => Ok(()),
-        Durability::OnDisk => File::open(folder).and_then(|folder| folder.sync_all()).at("sync the folder", folder),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -132,9 +168,10 @@ mod tests {
             assert_eq!(read(&path).unwrap().unwrap(), content.as_bytes());
         }
         assert_eq!(list(folder.path()).unwrap(), ["file"]);
-        assert!(remove(&path, Durability::OnDisk).unwrap());
-        assert!(!remove(&path, Durability::OnDisk).unwrap());
-        assert_eq!(read(&path).unwrap(), None);
+        for _ in 0..2 {
+            take_away(&path).unwrap().sync().unwrap();
+            assert_eq!(read(&path).unwrap(), None);
+        }
     }
 
     #[test]

@@ -10,12 +10,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use aliquot_api::ids::PciAddress;
+use aliquot_api::ids::{GpuUuid, PciAddress};
 use aliquot_device::cdi::DriverFiles;
+use aliquot_device::health::{describe, is_critical};
 use aliquot_device::inventory::Inventory;
 use aliquot_device::numbering::Numbering;
 use aliquot_device::observation::{Gpu, Observation, Problem};
-use aliquot_nvml::{Library, NvmlError};
+use aliquot_nvml::{Library, NvmlError, Xids};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -91,16 +92,16 @@ pub(crate) struct Gpus {
 
 impl Gpus {
     /// Starts the thread. It ends when this is dropped.
-    pub(crate) fn start(places: Places) -> std::io::Result<(Self, JoinHandle<()>)> {
+    pub(crate) fn start(places: Places, metrics: Arc<Metrics>) -> std::io::Result<(Self, JoinHandle<()>)> {
         // There is one asker, which waits for its answer.
         let (questions, mut asked) = mpsc::channel::<oneshot::Sender<Answer>>(1);
         let thread = std::thread::Builder::new().name("nvml".to_owned()).spawn(move || {
-            let mut connection = None;
+            let mut driver = Driver::default();
             while let Some(answer) = asked.blocking_recv() {
-                let looked = look(&places, &mut connection);
+                let looked = driver.look(&places, &metrics);
                 if looked.is_err() {
                     // A driver that was reloaded answers only to who loads its library again.
-                    connection = None;
+                    driver.disconnect();
                 }
                 // Nobody waits for it any more: fine.
                 let _ = answer.send(looked);
@@ -174,6 +175,57 @@ fn tell(snapshot: &Snapshot) {
     }
 }
 
+/// The connection to the driver, and the threads that still hang in one before it.
+#[derive(Default)]
+struct Driver {
+    connection: Option<Connection>,
+    hanging: Vec<JoinHandle<()>>,
+}
+
+impl Driver {
+    fn look(&mut self, places: &Places, metrics: &Metrics) -> Answer {
+        let basis = Basis::now(places)?;
+        let was_held = !self.hanging.is_empty();
+        self.hanging.retain(|thread| !thread.is_finished());
+        if self.connection.as_ref().is_some_and(|connection| connection.basis != basis) {
+            tracing::info!(library = %basis.library.display(), "the driver or its GPUs have changed; connecting anew");
+            self.disconnect();
+        } else if was_held && self.hanging.is_empty() {
+            tracing::info!(library = %basis.library.display(), "no call hangs any more; connecting anew");
+            self.disconnect();
+        }
+        let connected = match &mut self.connection {
+            Some(connected) => connected,
+            empty => empty.insert(Connection::new(places, basis)?),
+        };
+        let mut observation = connected.ask(&mut self.hanging, metrics)?;
+        for gpu in &mut observation.gpus {
+            let place = sysfs::place(&places.sys_root, gpu.pci);
+            (gpu.numa_node, gpu.pcie_root) = (place.numa_node, place.pcie_root);
+        }
+        // Also those that no driver has, or that don't answer: they keep their place among the others.
+        let seen = observation.gpus.iter().map(|gpu| gpu.pci).chain(sysfs::gpus(&places.sys_root));
+        let numbering = number(&places.numbers, seen)?;
+        let problems = std::mem::take(&mut observation.problems);
+        let inventory = Inventory::new(observation, &numbering);
+        Ok(Snapshot { inventory, files: connected.files.clone(), problems, is_ready: true })
+    }
+
+    /// Lets the library go. It sees new GPUs only when it is loaded with nobody in it any more; while a thread hangs in it, it is
+    /// loaded beside that.
+    fn disconnect(&mut self) {
+        if let Some(mut connection) = self.connection.take() {
+            end(connection.askers.drain(..), &mut self.hanging);
+        }
+    }
+}
+
+/// Waits for threads to end. Those that don't in time are hanging.
+fn end(askers: impl Iterator<Item = Asker>, hanging: &mut Vec<JoinHandle<()>>) {
+    let end = Instant::now() + ANSWER;
+    hanging.extend(askers.filter_map(|asker| asker.end(end)));
+}
+
 /// The driver's library, loaded, and who asks it.
 struct Connection {
     library: Arc<Library>,
@@ -216,7 +268,7 @@ impl Connection {
     }
 
     /// Asks all GPUs at once.
-    fn ask(&mut self) -> Result<Vec<Result<Gpu, Problem>>, GpusError> {
+    fn ask(&mut self, hanging: &mut Vec<JoinHandle<()>>, metrics: &Metrics) -> Result<Observation, GpusError> {
         // Also finds out whether the driver answers at all.
         let count = self.library.count()?;
         for index in 0..count {
@@ -225,21 +277,45 @@ impl Connection {
                 self.askers.push(Asker::start(Arc::clone(&self.library), index));
             }
         }
-        self.askers.truncate(usize::try_from(count).unwrap_or(usize::MAX));
+        let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.askers.len());
+        end(self.askers.drain(count..), hanging);
         for asker in &mut self.askers {
             asker.ask();
         }
         let end = Instant::now() + ANSWER;
-        Ok(self.askers.iter_mut().map(|asker| asker.answer(end)).collect())
+        let mut observation = Observation { driver: Some(self.version.clone()), ..Observation::default() };
+        for asker in &mut self.askers {
+            match asker.answer(end, metrics) {
+                Ok(gpu) => observation.gpus.push(gpu),
+                Err(problem) => observation.problems.push(problem),
+            }
+            if let Some((pci, _)) = &asker.gpu
+                && !asker.critical.is_empty()
+            {
+                observation.xids.insert(*pci, asker.critical.clone());
+            }
+        }
+        Ok(observation)
     }
 }
 
-/// A thread that asks one GPU. It ends after its last answer when this is dropped; one that hangs in the driver holds nothing else.
+/// A thread that asks one GPU. It ends after its last answer when this is dropped; one that hangs in the driver holds up no other.
 struct Asker {
     index: u32,
     questions: SyncSender<()>,
-    answers: Receiver<Result<Gpu, Problem>>,
+    answers: Receiver<Told>,
+    thread: Option<JoinHandle<()>>,
     is_asked: bool,
+    /// Which GPU it is, once it has answered.
+    gpu: Option<(PciAddress, GpuUuid)>,
+    /// Its critical errors since the library was loaded: each number once, oldest first.
+    critical: Vec<u64>,
+}
+
+/// What a GPU told: of itself, and the errors (XID) since it was asked before.
+struct Told {
+    gpu: Result<Gpu, Problem>,
+    xids: Vec<u64>,
 }
 
 impl Asker {
@@ -247,13 +323,44 @@ impl Asker {
         // One question at a time, each with its answer.
         let (questions, asked) = sync_channel::<()>(1);
         let (answer, answers) = sync_channel(1);
-        let thread = std::thread::Builder::new()
-            .name(format!("nvml-gpu-{index}"))
-            .spawn(move || while asked.recv().is_ok() && answer.send(library.gpu(index)).is_ok() {});
-        if let Err(error) = thread {
-            tracing::error!(index, %error, "can't start a thread to ask a GPU");
+        let thread = std::thread::Builder::new().name(format!("nvml-gpu-{index}")).spawn(move || {
+            // Moved in first, so let go last: whoever sees it go knows that the rest is done.
+            let answer = answer;
+            let library = library;
+            let mut xids: Option<Xids> = None;
+            while asked.recv().is_ok() {
+                // Not every GPU tells its errors, and one that fails may do so later.
+                xids = xids.or_else(|| Xids::watch(Arc::clone(&library), index).ok());
+                let xids = xids.as_mut().map(Xids::take).unwrap_or_default();
+                if answer.send(Told { gpu: library.gpu(index), xids }).is_err() {
+                    return;
+                }
+            }
+        });
+        let thread =
+            thread.inspect_err(|error| tracing::error!(index, %error, "can't start a thread to ask a GPU")).ok();
+        Self { index, questions, answers, thread, is_asked: false, gpu: None, critical: Vec::new() }
+    }
+
+    /// Asks no more and waits for the thread to end. One that hasn't by then comes back.
+    fn end(self, end: Instant) -> Option<JoinHandle<()>> {
+        let Self { questions, answers, thread, index, .. } = self;
+        drop(questions);
+        // A thread that ends lets go of this.
+        loop {
+            match answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!(index, "a thread hangs in the driver; nobody waits for it any more");
+                    return thread;
+                }
+            }
         }
-        Self { index, questions, answers, is_asked: false }
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!(index, "the thread that asked a GPU has panicked");
+        }
+        None
     }
 
     fn ask(&mut self) {
@@ -262,47 +369,40 @@ impl Asker {
         }
     }
 
-    fn answer(&mut self, end: Instant) -> Result<Gpu, Problem> {
-        let silent = |reason: String| Err(Problem { gpu: format!("at index {}", self.index), reason });
+    fn answer(&mut self, end: Instant, metrics: &Metrics) -> Result<Gpu, Problem> {
+        let pci = self.gpu.as_ref().map(|(pci, _)| *pci);
+        let silent = |reason: String| Err(Problem { index: self.index, pci, reason });
         match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(answer) => {
+            Ok(told) => {
                 self.is_asked = false;
-                answer
+                if let Ok(gpu) = &told.gpu {
+                    self.gpu = Some((gpu.pci, gpu.uuid.clone()));
+                }
+                for xid in told.xids {
+                    self.error(xid, metrics);
+                }
+                // One that is lost doesn't even tell where it is.
+                told.gpu.map_err(|problem| Problem { pci: problem.pci.or(pci), ..problem })
             }
             Err(RecvTimeoutError::Timeout) => silent(format!("hasn't answered within {} s", ANSWER.as_secs())),
             Err(RecvTimeoutError::Disconnected) => silent("nobody asks it".to_owned()),
         }
     }
-}
 
-fn look(places: &Places, connection: &mut Option<Connection>) -> Answer {
-    let basis = Basis::now(places)?;
-    if connection.as_ref().is_some_and(|connection| connection.basis != basis) {
-        tracing::info!(library = %basis.library.display(), "the driver or its GPUs have changed; connecting anew");
-        // The old library is let go before the new one is loaded.
-        *connection = None;
-    }
-    let connected = match connection {
-        Some(connected) => connected,
-        empty => empty.insert(Connection::new(places, basis)?),
-    };
-    let mut observation = Observation { driver: Some(connected.version.clone()), ..Observation::default() };
-    for answer in connected.ask()? {
-        match answer {
-            Ok(gpu) => observation.gpus.push(gpu),
-            Err(problem) => observation.problems.push(problem),
+    fn error(&mut self, xid: u64, metrics: &Metrics) {
+        let (pci, uuid) = self.gpu.clone().unzip();
+        let (pci, uuid) = (pci.map(|pci| pci.to_string()), uuid.map(|uuid| uuid.to_string()));
+        let (index, error) = (self.index, describe(xid));
+        metrics.xid(uuid.clone().unwrap_or_default(), xid);
+        if is_critical(xid) {
+            tracing::error!(index, pci, uuid, error, "a GPU can't be trusted any more; nobody new gets it");
+            if !self.critical.contains(&xid) {
+                self.critical.push(xid);
+            }
+        } else {
+            tracing::warn!(index, pci, uuid, error, "a program had an error on a GPU");
         }
     }
-    for gpu in &mut observation.gpus {
-        let place = sysfs::place(&places.sys_root, gpu.pci);
-        (gpu.numa_node, gpu.pcie_root) = (place.numa_node, place.pcie_root);
-    }
-    // Also those that no driver has, or that don't answer: they keep their place among the others.
-    let seen = observation.gpus.iter().map(|gpu| gpu.pci).chain(sysfs::gpus(&places.sys_root));
-    let numbering = number(&places.numbers, seen)?;
-    let problems = std::mem::take(&mut observation.problems);
-    let inventory = Inventory::new(observation, &numbering);
-    Ok(Snapshot { inventory, files: connected.files.clone(), problems, is_ready: true })
 }
 
 fn number(path: &Path, seen: impl IntoIterator<Item = PciAddress>) -> Result<Numbering, FileError> {

@@ -12,7 +12,9 @@ use std::time::Instant;
 use aliquot_api::ids::{DriverName, IdError};
 use aliquot_kubelet_api::registration::registration_server::{Registration, RegistrationServer};
 use aliquot_kubelet_api::registration::{InfoRequest, PluginInfo, RegistrationStatus, RegistrationStatusResponse};
-use aliquot_kubelet_api::{DRA_V1, DRA_V1BETA1, PLUGIN_TYPE, v1, v1beta1};
+use aliquot_kubelet_api::{
+    DRA_V1, DRA_V1BETA1, HEALTH_V1, HEALTH_V1ALPHA1, PLUGIN_TYPE, health_v1, health_v1alpha1, v1, v1beta1,
+};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -23,7 +25,8 @@ use tonic::{Request, Response, Status};
 
 use crate::claims::{ClaimError, Claims, PreparedDevice};
 use crate::cluster::ClaimRef;
-use crate::files::{self, At, Durability, FileError};
+use crate::files::{self, At, FileError};
+use crate::health::HealthReports;
 use crate::metrics::{Metrics, Operation};
 use crate::reports::Reporter;
 use aliquot_device::hash::sha256;
@@ -110,26 +113,33 @@ pub(crate) async fn remove_dead_sockets(folder: &Path, prefix: &str) -> Result<(
             && UnixStream::connect(&path).await.is_err_and(|e| e.kind() == std::io::ErrorKind::ConnectionRefused)
         {
             tracing::info!(socket = %path.display(), "removing a dead socket");
-            files::remove(&path, Durability::UntilReboot)?;
+            files::remove(&path)?;
         }
     }
     Ok(())
 }
 
 fn listen(socket: &Path) -> Result<UnixListener, FileError> {
-    files::remove(socket, Durability::UntilReboot)?;
+    files::remove(socket)?;
     UnixListener::bind(socket).at("listen on", socket)
 }
 
-/// Serves claims until cancelled; then lets running calls end.
-pub(crate) async fn serve_dra(socket: PathBuf, dra: Dra, cancel: CancellationToken) -> Result<(), ServeError> {
+/// Serves claims and the health of devices until cancelled; then lets running calls end.
+pub(crate) async fn serve_dra(
+    socket: PathBuf,
+    dra: Dra,
+    health: HealthReports,
+    cancel: CancellationToken,
+) -> Result<(), ServeError> {
     let listener = listen(&socket)?;
     let served = Server::builder()
         .add_service(v1::dra_plugin_server::DraPluginServer::new(dra.clone()))
         .add_service(v1beta1::dra_plugin_server::DraPluginServer::new(dra))
+        .add_service(health_v1::dra_resource_health_server::DraResourceHealthServer::new(health.clone()))
+        .add_service(health_v1alpha1::dra_resource_health_server::DraResourceHealthServer::new(health))
         .serve_with_incoming_shutdown(UnixListenerStream::new(listener), cancel.cancelled_owned())
         .await;
-    files::remove(&socket, Durability::UntilReboot)?;
+    files::remove(&socket)?;
     served.map_err(|cause| ServeError::Serve { socket, cause })
 }
 
@@ -143,7 +153,7 @@ pub(crate) async fn serve_registration(
     let path = socket.clone();
     let end = async move {
         cancel.cancelled_owned().await;
-        if let Err(error) = files::remove(&path, Durability::UntilReboot) {
+        if let Err(error) = files::remove(&path) {
             tracing::error!(%error, "kubelet will take us for alive until it restarts");
         }
     };
@@ -171,7 +181,7 @@ impl Registration for Registrar {
             r#type: PLUGIN_TYPE.to_owned(),
             name: self.driver.to_string(),
             endpoint: self.endpoint.to_string_lossy().into_owned(),
-            supported_versions: vec![DRA_V1.to_owned(), DRA_V1BETA1.to_owned()],
+            supported_versions: [DRA_V1, DRA_V1BETA1, HEALTH_V1, HEALTH_V1ALPHA1].map(str::to_owned).to_vec(),
         }))
     }
 

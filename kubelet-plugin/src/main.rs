@@ -5,7 +5,8 @@
 //!                                    │
 //! kubelet ── kubelet ──> claims <────┴── cluster (the claim's allocation)
 //!                           │
-//!                           └─> CDI files, claim files
+//!    ^                      └─> CDI files, claim files
+//!    └──── health <──── Snapshot, what claims hold
 //! ```
 
 mod args;
@@ -15,6 +16,7 @@ mod cluster;
 mod driver_root;
 mod files;
 mod gpus;
+mod health;
 mod http;
 mod kubelet;
 mod metrics;
@@ -42,6 +44,7 @@ use crate::cluster::Cluster;
 use crate::driver_root::DriverRoot;
 use crate::files::{At, Durability};
 use crate::gpus::{Gpus, Places};
+use crate::health::HealthReports;
 use crate::kubelet::{Dra, Registrar, Sockets, remove_dead_sockets, serve_dra, serve_registration};
 use crate::metrics::Metrics;
 use crate::publisher::{Published, Publisher};
@@ -126,21 +129,23 @@ async fn run(args: Args) -> Result<(), Error> {
     let store = ClaimStore::open(plugin_folder.join("claims"))?;
     let claims = Arc::new(Claims::recover(setting, cluster.clone(), store, snapshot.clone(), Arc::clone(&metrics))?);
 
-    let (gpus, nvml_thread) = Gpus::start(Places {
+    let places = Places {
         driver_root: DriverRoot::new(args.driver_root.clone(), args.host_driver_root.clone()),
         library: args.library.clone(),
         dev_root: args.dev_root.clone(),
         sys_root: args.sys_root.clone(),
         numbers: plugin_folder.join("gpus.json"),
-    })?;
+    };
+    let (gpus, nvml_thread) = Gpus::start(places, Arc::clone(&metrics))?;
+    let (conditions, told) = watch::channel(Arc::default());
     let (published, is_published) = watch::channel(Published::No);
     let (registered, is_registered) = watch::channel(false);
     let publisher = Publisher {
         cluster,
         driver: args.driver_name.clone(),
-        pool,
+        pool: pool.clone(),
         node: args.node_name.clone(),
-        snapshot,
+        snapshot: snapshot.clone(),
         published,
         lock: plugin_folder.join("publisher.lock"),
         metrics: Arc::clone(&metrics),
@@ -155,12 +160,15 @@ async fn run(args: Args) -> Result<(), Error> {
     let http = http::State { metrics: Arc::clone(&metrics), registered: is_registered, published: is_published };
 
     let cancel = CancellationToken::new();
+    let health = HealthReports { pool, conditions: told };
+    let held = dra.claims.held();
     let calls = dra.tasks.clone();
     let mut tasks: JoinSet<Result<&'static str, Error>> = JoinSet::new();
     let token = || cancel.clone();
     tasks.spawn(ended("discovery", gpus.watch(snapshots, metrics, token())));
+    tasks.spawn(ended("health", health::watch(snapshot, held, conditions, token())));
     tasks.spawn(ended("publisher", publisher.run(token())));
-    tasks.spawn(ended("claims' server", serve_dra(sockets.dra, dra, token())));
+    tasks.spawn(ended("claims' server", serve_dra(sockets.dra, dra, health, token())));
     tasks.spawn(ended("registration", serve_registration(sockets.registration, registrar, token())));
     tasks.spawn(ended("HTTP server", http::serve(args.listen, http, token())));
 

@@ -69,6 +69,14 @@ struct GpuLabels {
     UUID: String,
 }
 
+/// An error of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[allow(non_snake_case)]
+struct XidLabels {
+    UUID: String,
+    xid: u64,
+}
+
 /// What there is to know of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 #[allow(non_snake_case)]
@@ -77,6 +85,8 @@ struct GpuInfoLabels {
     UUID: String,
     pci_bus_id: String,
     model: String,
+    nvlink_domain: String,
+    clique: String,
 }
 
 /// The plugin's metrics.
@@ -94,6 +104,7 @@ pub(crate) struct Metrics {
     gpu_info: Family<GpuInfoLabels, Gauge>,
     gpu_memory: Family<GpuLabels, Gauge<f64, AtomicU64>>,
     gpu_problems: Gauge,
+    xids: Family<XidLabels, Counter>,
 }
 
 /// One of kubelet's calls.
@@ -123,6 +134,8 @@ pub(crate) enum Phase {
     Wait,
     /// Writing files.
     Write,
+    /// Waiting for the disk.
+    Sync,
 }
 
 impl Phase {
@@ -131,6 +144,7 @@ impl Phase {
             Self::Read => "read",
             Self::Wait => "wait",
             Self::Write => "write",
+            Self::Sync => "sync",
         }
     }
 }
@@ -147,7 +161,7 @@ impl Metrics {
         let phases = Family::new_with_constructor(duration_buckets as fn() -> Histogram);
         let (failures, slice_writes, allocations) = (Family::default(), Family::default(), Family::default());
         let (prepared_claims, damaged_files, gpu_problems) = (Gauge::default(), Counter::default(), Gauge::default());
-        let (gpu_info, gpu_memory) = (Family::default(), Family::default());
+        let (gpu_info, gpu_memory, xids) = (Family::default(), Family::default(), Family::default());
         registry.register("build", "This program", Info::new([("version", env!("CARGO_PKG_VERSION"))]));
         registry.register_with_unit(
             "claim_call_duration",
@@ -157,7 +171,7 @@ impl Metrics {
         );
         registry.register_with_unit(
             "prepare_duration",
-            "Time for a part of preparing a claim: reading it, waiting for its devices, writing files",
+            "Time for a part of preparing a claim: reading it, waiting for its devices, writing files, syncing them",
             Unit::Seconds,
             phases.clone(),
         );
@@ -169,6 +183,7 @@ impl Metrics {
         registry.register("gpu_info", "The node's GPUs", gpu_info.clone());
         registry.register_with_unit("gpu_memory", "Memory of a GPU", Unit::Bytes, gpu_memory.clone());
         registry.register("gpus_failed", "GPUs that don't answer and aren't published", gpu_problems.clone());
+        registry.register("xid_errors", "Errors of GPUs (XID), those that programs caused included", xids.clone());
         for result in ["success", "failure"] {
             drop(slice_writes.get_or_create(&WriteLabels { result }));
         }
@@ -186,6 +201,7 @@ impl Metrics {
             gpu_info,
             gpu_memory,
             gpu_problems,
+            xids,
         }
     }
 
@@ -211,9 +227,9 @@ impl Metrics {
         let mut count = 0;
         // DCGM knows a MIG device by its GPU's UUID and its GPU instance.
         let uuids = self.gpu_uuids.lock().unwrap_or_else(PoisonError::into_inner);
-        for claim in claims {
+        for PreparedClaim { claim, devices, .. } in claims {
             count += 1;
-            for device in &claim.devices {
+            for device in devices {
                 let labels = AllocationLabels {
                     node: self.node.clone(),
                     UUID: uuids.get(&device.pci).unwrap_or(&device.uuid).to_string(),
@@ -242,6 +258,11 @@ impl Metrics {
         self.slice_writes.get_or_create(&WriteLabels { result }).inc();
     }
 
+    /// A GPU had an error.
+    pub(crate) fn xid(&self, uuid: String, xid: u64) {
+        self.xids.get_or_create(&XidLabels { UUID: uuid, xid }).inc();
+    }
+
     /// What was seen of the GPUs.
     pub(crate) fn set_gpus(&self, snapshot: &Snapshot) {
         self.gpu_info.clear();
@@ -255,6 +276,8 @@ impl Metrics {
                 UUID: gpu.uuid.to_string(),
                 pci_bus_id: gpu.pci.to_string(),
                 model: gpu.product_name.clone().unwrap_or_default(),
+                nvlink_domain: snapshot.inventory.nvlink_domain(number).unwrap_or_default().to_owned(),
+                clique: snapshot.inventory.nvlink_clique(number).unwrap_or_default(),
             };
             self.gpu_info.get_or_create(&info).set(1);
             if let Some(bytes) = gpu.memory {

@@ -2,7 +2,6 @@
 //! its node when it starts, and people remove them too.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::{Cluster, ClusterError};
-use crate::files::{At, FileError};
+use crate::files::{self, At, FileError};
 use crate::gpus::Snapshot;
 use crate::metrics::Metrics;
 
@@ -29,6 +28,9 @@ const LOOK_FOR_TURN: Duration = Duration::from_millis(100);
 
 /// After a write that failed.
 const RETRY: Duration = Duration::from_secs(2);
+
+/// So often in a row may somebody be faster: what they did is on its way to us. More often, a slice that isn't ours has our name.
+const CONFLICTS: u32 = 3;
 
 /// What is published, and where.
 pub(crate) struct Publisher {
@@ -59,14 +61,6 @@ pub(crate) enum Published {
     ByAnother,
     /// By us.
     Yes,
-}
-
-/// The publisher can't go on.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum PublishError {
-    /// The lock can't be had.
-    #[error(transparent)]
-    File(#[from] FileError),
 }
 
 /// Our slices in the API, as far as we have heard.
@@ -122,13 +116,11 @@ impl Index {
 
 impl Publisher {
     /// Waits for its turn and publishes until cancelled. The slices stay: kubelet removes them if we don't come back.
-    pub(crate) async fn run(mut self, cancel: CancellationToken) -> Result<(), PublishError> {
-        let options =
-            |mut options: std::fs::OpenOptions| options.write(true).create(true).truncate(false).open(&self.lock);
-        let lock = options(File::options()).at("open", &self.lock)?;
+    pub(crate) async fn run(mut self, cancel: CancellationToken) -> Result<(), FileError> {
+        let lock = files::open_lock(&self.lock)?;
         while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             if error != Errno::WOULDBLOCK {
-                return Err(error).at("lock", &self.lock)?;
+                return Err(error).at("lock", &self.lock);
             }
             self.published.send_replace(Published::ByAnother);
             tokio::select! {
@@ -150,6 +142,7 @@ impl Publisher {
         let mut index = Index::default();
         let mut told: Option<String> = None;
         let mut retry = false;
+        let mut conflicts = 0;
         loop {
             tokio::select! {
                 () = cancel.cancelled() => return,
@@ -169,14 +162,15 @@ impl Publisher {
             }
             match self.reconcile(&snapshot, &mut index).await {
                 Ok(()) => {
-                    told = None;
+                    (told, conflicts) = (None, 0);
                     self.published.send_replace(Published::Yes);
                 }
                 Err(error) => {
                     retry = true;
-                    // Somebody was faster: what they did is on its way to us.
+                    conflicts = if error.is_conflict() { conflicts + 1 } else { 0 };
+                    let is_passing = (1..=CONFLICTS).contains(&conflicts);
                     let text = error.to_string();
-                    if !error.is_conflict() && told.as_ref() != Some(&text) {
+                    if !is_passing && told.as_ref() != Some(&text) {
                         tracing::error!(%error, "can't publish the node's devices; trying again");
                         told = Some(text);
                     }

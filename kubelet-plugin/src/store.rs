@@ -25,7 +25,8 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, At, Durability, FileError};
+use crate::cluster::ClaimRef;
+use crate::files::{self, At, FileError, Unsynced};
 use aliquot_device::hash::sha256;
 
 const FORMAT: &str = "aliquot-claim";
@@ -43,11 +44,8 @@ pub(crate) struct PreparedClaim {
     /// Which boot of the machine: after another one, nothing of this is left.
     pub boot_id: String,
     /// The claim.
-    pub uid: ClaimUid,
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
+    #[serde(flatten)]
+    pub claim: ClaimRef,
     /// What it got.
     pub devices: Vec<PlannedDevice>,
 }
@@ -136,9 +134,7 @@ impl ClaimStore {
     pub(crate) fn open(folder: PathBuf) -> Result<Self, FileError> {
         files::create_folder(&folder)?;
         let lock = folder.with_extension("lock");
-        let options =
-            |mut options: std::fs::OpenOptions| options.read(true).write(true).create(true).truncate(false).open(&lock);
-        let lock_file = options(File::options()).at("open", &lock)?;
+        let lock_file = files::open_lock(&lock)?;
         Ok(Self { folder, lock, lock_file, known: Mutex::new(Known { number: None, entries: BTreeMap::new() }) })
     }
 
@@ -185,7 +181,7 @@ impl ClaimStore {
                 }
             } else if name.starts_with('.') {
                 // What a write left that was cut off. Nobody else is writing now.
-                files::remove(&path, Durability::UntilReboot)?;
+                files::remove(&path)?;
             }
         }
         Ok(entries)
@@ -222,22 +218,23 @@ impl Turn<'_> {
         &self.known.entries
     }
 
-    /// Records a claim. It is on the disk when this returns.
-    pub(crate) fn save(&mut self, claim: &PreparedClaim) -> Result<(), StoreError> {
-        let path = self.store.path(&claim.uid);
+    /// Records a claim. Nobody may be told of it before it is synced, which is best done when the turn is over.
+    pub(crate) fn save(&mut self, claim: &PreparedClaim) -> Result<Unsynced, StoreError> {
+        let uid = &claim.claim.uid;
+        let path = self.store.path(uid);
         let content = encode(claim).map_err(|cause| StoreError::Encode { path: path.clone(), cause })?;
         self.announce()?;
-        files::replace(&path, &content, 0o600, Durability::OnDisk)?;
-        self.known.entries.insert(claim.uid.clone(), Entry::Prepared(claim.clone()));
-        Ok(())
+        let unsynced = files::put(&path, &content, 0o600)?;
+        self.known.entries.insert(uid.clone(), Entry::Prepared(claim.clone()));
+        Ok(unsynced)
     }
 
-    /// Forgets a claim.
-    pub(crate) fn remove(&mut self, uid: &ClaimUid) -> Result<(), StoreError> {
+    /// Forgets a claim. The same holds.
+    pub(crate) fn remove(&mut self, uid: &ClaimUid) -> Result<Unsynced, StoreError> {
         self.announce()?;
-        files::remove(&self.store.path(uid), Durability::OnDisk)?;
+        let unsynced = files::take_away(&self.store.path(uid))?;
         self.known.entries.remove(uid);
-        Ok(())
+        Ok(unsynced)
     }
 
     /// Tells other processes that there will be something new, also if we don't get to finish it.
@@ -256,8 +253,13 @@ fn encode(claim: &PreparedClaim) -> Result<Vec<u8>, serde_json::Error> {
         claim.devices.iter().filter(|device| !device.admin_access).map(|device| device.pci).collect();
     holds.sort_unstable();
     holds.dedup();
-    let header =
-        Header { format: FORMAT.to_owned(), version: VERSION, uid: claim.uid.clone(), holds, body: sha256(&body) };
+    let header = Header {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        uid: claim.claim.uid.clone(),
+        holds,
+        body: sha256(&body),
+    };
     let header = serde_json::to_vec(&header)?;
     Ok([sha256(&header).as_bytes(), b" ", &header, b"\n", &body].concat())
 }
@@ -315,9 +317,7 @@ mod tests {
     fn claim(uid: &str) -> PreparedClaim {
         PreparedClaim {
             boot_id: "boot-1".to_owned(),
-            uid: uid.parse().unwrap(),
-            namespace: "default".to_owned(),
-            name: "train-gpu-x7k2p".to_owned(),
+            claim: ClaimRef::parse(uid, "default".to_owned(), "train-gpu-x7k2p".to_owned()).unwrap(),
             devices: vec![PlannedDevice {
                 request: "gpu".to_owned(),
                 device: "gpu-3".parse().unwrap(),
@@ -351,7 +351,7 @@ mod tests {
     #[test]
     fn the_format_is_this() {
         let (_folder, store) = store();
-        store.turn().unwrap().save(&claim("uid-1")).unwrap();
+        store.turn().unwrap().save(&claim("uid-1")).unwrap().sync().unwrap();
         let text = fs::read_to_string(store.folder.join("uid-1.json")).unwrap();
         let expected = concat!(
             "4a5fd69d1c5b0c5e ",
@@ -374,12 +374,12 @@ mod tests {
         let (_folder, store) = store();
         let other = ClaimStore::open(store.folder.clone()).unwrap();
         for uid in ["uid-2", "uid-1"] {
-            store.turn().unwrap().save(&claim(uid)).unwrap();
+            store.turn().unwrap().save(&claim(uid)).unwrap().sync().unwrap();
             assert!(other.turn().unwrap().entries().contains_key(&uid.parse().unwrap()));
         }
         assert_eq!(found(&store), prepared(&["uid-1", "uid-2"]));
         for _ in 0..2 {
-            other.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap();
+            other.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap().sync().unwrap();
             assert_eq!(store.turn().unwrap().entries().len(), 1);
             assert_eq!(found(&store), prepared(&["uid-2"]));
         }
@@ -389,7 +389,7 @@ mod tests {
     fn a_file_cut_off_or_changed_at_any_byte_harms_only_its_claim() {
         let (_folder, store) = store();
         for uid in ["good", "bad"] {
-            store.turn().unwrap().save(&claim(uid)).unwrap();
+            store.turn().unwrap().save(&claim(uid)).unwrap().sync().unwrap();
         }
         let path = store.folder.join("bad.json");
         let whole = fs::read(&path).unwrap();
@@ -497,11 +497,11 @@ mod tests {
             let store = ClaimStore::open(PathBuf::from(disk.path("now")).join("claims")).unwrap();
             let left = || disk.after_power_cut(|root| found(&ClaimStore::open(root.join("claims")).unwrap()));
             for uid in ["uid-1", "uid-2"] {
-                store.turn().unwrap().save(&claim(uid)).unwrap();
+                store.turn().unwrap().save(&claim(uid)).unwrap().sync().unwrap();
                 assert!(left().contains_key(uid), "{features}: {uid}");
             }
             assert_eq!(left(), prepared(&["uid-1", "uid-2"]), "{features}");
-            store.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap();
+            store.turn().unwrap().remove(&"uid-1".parse().unwrap()).unwrap().sync().unwrap();
             assert_eq!(left(), prepared(&["uid-2"]), "{features}");
 
             // What isn't synced is lost indeed.

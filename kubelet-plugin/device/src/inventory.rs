@@ -2,23 +2,32 @@
 
 use std::collections::BTreeMap;
 
-use aliquot_api::ids::DeviceName;
-use aliquot_api::names::{STANDARD_DOMAIN, TYPE, TYPE_GPU, TYPE_MIG};
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
+use aliquot_api::ids::{DeviceName, PciAddress};
+use aliquot_api::names::{STANDARD_DOMAIN, TYPE, TYPE_GPU, TYPE_MIG, UNHEALTHY_TAINT};
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity, DeviceTaint};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use crate::numbering::Numbering;
+use crate::nvlink;
 use crate::observation::{Driver, Gpu, Mig, Observation};
 
 /// The longest text that the API takes as an attribute.
 const ATTRIBUTE_MAX: usize = 64;
+
+const ISOLATION: &str = "isolation";
+
+const NVLINK_DOMAIN: &str = "nvlinkDomain";
+const NVLINK_CLIQUE: &str = "nvlinkClique";
+const NV_SWITCH: &str = "nvSwitch";
 
 /// The devices that a node offers, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Inventory {
     driver: Option<Driver>,
     gpus: BTreeMap<u32, Gpu>,
+    domains: BTreeMap<u32, String>,
     by_name: BTreeMap<DeviceName, (u32, Option<usize>)>,
+    xids: BTreeMap<PciAddress, Vec<u64>>,
 }
 
 /// What a device is.
@@ -30,18 +39,16 @@ pub struct Found<'a> {
     pub mig: Option<&'a Mig>,
 }
 
-/// An attribute that a device has and the API would refuse.
+/// An attribute that a device has and that can't be published.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("device {device}: attribute {attribute} is left out: {value:?} {reason}")]
+#[error("device {device}: attribute {attribute} is left out: {reason}")]
 pub struct LeftOut {
     /// The device.
     pub device: String,
     /// The attribute.
     pub attribute: &'static str,
-    /// Its value.
-    pub value: String,
-    /// Why the API takes no such value.
-    pub reason: &'static str,
+    /// Why.
+    pub reason: String,
 }
 
 impl Inventory {
@@ -57,7 +64,8 @@ impl Inventory {
             }
         });
         let by_name = forms.filter_map(|(name, place)| Some((name.parse().ok()?, place))).collect();
-        Self { driver: observation.driver, gpus, by_name }
+        let domains = nvlink::domains(&gpus);
+        Self { driver: observation.driver, gpus, domains, by_name, xids: observation.xids }
     }
 
     /// What is behind a name.
@@ -81,9 +89,29 @@ impl Inventory {
         self.by_name.is_empty()
     }
 
+    /// The devices' names, with their GPUs.
+    pub fn names(&self) -> impl Iterator<Item = (&DeviceName, &Gpu)> {
+        self.by_name.iter().filter_map(|(name, (number, _))| Some((name, self.gpus.get(number)?)))
+    }
+
+    /// The critical errors (XID) of a GPU, oldest first. It needn't be among those that answer.
+    pub fn xids(&self, gpu: PciAddress) -> &[u64] {
+        self.xids.get(&gpu).map_or(&[], Vec::as_slice)
+    }
+
     /// The GPUs, by number.
     pub fn gpus(&self) -> impl Iterator<Item = (u32, &Gpu)> {
         self.gpus.iter().map(|(number, gpu)| (*number, gpu))
+    }
+
+    /// What a GPU has in common with those that it reaches over NVLink.
+    pub fn nvlink_domain(&self, number: u32) -> Option<&str> {
+        self.domains.get(&number).map(String::as_str)
+    }
+
+    /// The part that a GPU is in of an NVLink fabric of several machines.
+    pub fn nvlink_clique(&self, number: u32) -> Option<String> {
+        nvlink::clique(self.gpus.get(&number)?.nvlink.as_ref().ok()?)
     }
 
     /// The devices as they are published, each GPU's together, and what had to be left out.
@@ -104,11 +132,26 @@ impl Inventory {
         attributes.text(TYPE, Some(TYPE_GPU));
         attributes.text("uuid", Some(gpu.uuid.as_str()));
         attributes.int("minor", Some(gpu.minor));
+        attributes.text(ISOLATION, Some("hard"));
         self.describe(number, gpu, &mut attributes);
+        // MIG devices have none of these: they reach nobody over NVLink.
+        match &gpu.nvlink {
+            Ok(links) => {
+                attributes.text(NVLINK_DOMAIN, self.nvlink_domain(number));
+                attributes.text(NVLINK_CLIQUE, self.nvlink_clique(number).as_deref());
+                attributes.bool(NV_SWITCH, nvlink::has_switch(links));
+            }
+            Err(reason) => {
+                for attribute in [NVLINK_DOMAIN, NVLINK_CLIQUE, NV_SWITCH] {
+                    attributes.leave_out(attribute, reason.clone());
+                }
+            }
+        }
         let values = attributes.values;
         let capacity =
             gpu.memory.map(|bytes| BTreeMap::from([("memory".to_owned(), capacity(binary_quantity(bytes)))]));
-        Device { name: name(number), attributes: Some(values), capacity, ..Device::default() }
+        let taints = self.taints(gpu);
+        Device { name: name(number), attributes: Some(values), capacity, taints, ..Device::default() }
     }
 
     fn mig_device(&self, number: u32, gpu: &Gpu, mig: &Mig, left_out: &mut Vec<LeftOut>) -> Device {
@@ -118,6 +161,8 @@ impl Inventory {
         attributes.text("uuid", Some(mig.uuid.as_str()));
         attributes.text("parentUUID", Some(gpu.uuid.as_str()));
         attributes.text("profile", Some(&mig.profile));
+        // Compute instances of one GPU instance share its memory.
+        attributes.text(ISOLATION, Some(if mig.is_whole_instance { "hard" } else { "none" }));
         self.describe(number, gpu, &mut attributes);
         let values = attributes.values;
         let engines = &mig.engines;
@@ -131,7 +176,19 @@ impl Inventory {
         ];
         let counts = counts.into_iter().map(|(key, count)| (key.to_owned(), capacity(count.to_string())));
         let memory = ("memory".to_owned(), capacity(binary_quantity(mig.memory)));
-        Device { name, attributes: Some(values), capacity: Some(counts.chain([memory]).collect()), ..Device::default() }
+        let (capacity, taints) = (Some(counts.chain([memory]).collect()), self.taints(gpu));
+        Device { name, attributes: Some(values), capacity, taints, ..Device::default() }
+    }
+
+    /// Nobody new gets a GPU with a critical error. The first one stands for those that it led to.
+    fn taints(&self, gpu: &Gpu) -> Option<Vec<DeviceTaint>> {
+        let xid = self.xids(gpu.pci).first()?;
+        Some(vec![DeviceTaint {
+            key: UNHEALTHY_TAINT.to_owned(),
+            value: Some(xid.to_string()),
+            effect: "NoSchedule".to_owned(),
+            time_added: None,
+        }])
     }
 
     /// What is true of a GPU and of each part of it.
@@ -173,14 +230,14 @@ struct Attributes<'a> {
 }
 
 impl Attributes<'_> {
-    fn leave_out(&mut self, attribute: &'static str, value: &str, reason: &'static str) {
-        self.left_out.push(LeftOut { device: self.device.clone(), attribute, value: value.to_owned(), reason });
+    fn leave_out(&mut self, attribute: &'static str, reason: String) {
+        self.left_out.push(LeftOut { device: self.device.clone(), attribute, reason });
     }
 
     fn put_text(&mut self, key: String, attribute: &'static str, value: Option<&str>) {
         let Some(value) = value else { return };
         if value.len() > ATTRIBUTE_MAX {
-            self.leave_out(attribute, value, "is longer than 64 characters");
+            self.leave_out(attribute, too_long(value));
         } else {
             self.values.insert(key, DeviceAttribute { string: Some(value.to_owned()), ..DeviceAttribute::default() });
         }
@@ -208,6 +265,13 @@ impl Attributes<'_> {
         self.put_int(format!("{STANDARD_DOMAIN}/{attribute}"), value);
     }
 
+    fn bool(&mut self, attribute: &'static str, value: Option<bool>) {
+        if let Some(value) = value {
+            let value = DeviceAttribute { bool: Some(value), ..DeviceAttribute::default() };
+            self.values.insert(attribute.to_owned(), value);
+        }
+    }
+
     fn version(&mut self, attribute: &'static str, value: Option<String>) {
         let Some(value) = value else { return };
         match semantic_version(&value) {
@@ -215,10 +279,14 @@ impl Attributes<'_> {
                 let version = DeviceAttribute { version: Some(version), ..DeviceAttribute::default() };
                 self.values.insert(attribute.to_owned(), version);
             }
-            Some(_) => self.leave_out(attribute, &value, "is longer than 64 characters"),
-            None => self.leave_out(attribute, &value, "is no version"),
+            Some(_) => self.leave_out(attribute, too_long(&value)),
+            None => self.leave_out(attribute, format!("{value:?} is no version")),
         }
     }
+}
+
+fn too_long(value: &str) -> String {
+    format!("{value:?} is longer than {ATTRIBUTE_MAX} characters")
 }
 
 /// A driver's version as the API takes it: three numbers without leading zeros. `535.104.05` becomes `535.104.5`.
@@ -249,14 +317,14 @@ fn binary_quantity(bytes: u64) -> String {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
-    use crate::observation::Engines;
+    use crate::observation::{Engines, Fabric, LinkEnd, NvLink};
 
     pub(crate) fn gpu(bus: &str, uuid: &str) -> Gpu {
+        let fabric = Fabric::Joined { cluster: [0; 16], clique: 0 };
         Gpu {
-            uuid: uuid.parse().unwrap(),
-            pci: format!("0000:{bus}:00.0").parse().unwrap(),
-            minor: 0,
             product_name: Some("NVIDIA H100 80GB HBM3".to_owned()),
             brand: Some("Nvidia".to_owned()),
             architecture: Some("Hopper".to_owned()),
@@ -264,7 +332,8 @@ pub(crate) mod tests {
             memory: Some(81559 << 20),
             numa_node: Some(0),
             pcie_root: Some("pci0000:17".to_owned()),
-            mig: None,
+            nvlink: Ok(NvLink { ends: [LinkEnd::Switch].into(), fabric: Some(fabric) }),
+            ..Gpu::new(uuid.parse().unwrap(), format!("0000:{bus}:00.0").parse().unwrap(), 0)
         }
     }
 
@@ -272,7 +341,7 @@ pub(crate) mod tests {
         let mut numbering = Numbering::default();
         numbering.add(gpus.iter().map(|gpu| gpu.pci));
         let driver = Driver { version: "570.124.06".to_owned(), cuda: Some((12, 8)) };
-        Inventory::new(Observation { driver: Some(driver), gpus, problems: vec![] }, &numbering)
+        Inventory::new(Observation { driver: Some(driver), gpus, ..Observation::default() }, &numbering)
     }
 
     #[test]
@@ -284,6 +353,9 @@ pub(crate) mod tests {
             "attributes": {
                 "type": {"string": "gpu"},
                 "uuid": {"string": "GPU-a"},
+                "isolation": {"string": "hard"},
+                "nvlinkDomain": {"string": "GPU-a"},
+                "nvSwitch": {"bool": true},
                 "index": {"int": 0},
                 "minor": {"int": 0},
                 "productName": {"string": "NVIDIA H100 80GB HBM3"},
@@ -324,10 +396,23 @@ pub(crate) mod tests {
         let names: Vec<&str> = devices.iter().map(|device| device.name.as_str()).collect();
         assert_eq!(names, ["gpu-0-mig-1g10gb-4", "gpu-0-mig-1g10gb-me-0", "gpu-0-mig-1c2g20gb-2-1", "gpu-1"]);
         let device = serde_json::to_value(&devices[0]).unwrap();
-        let attributes = [("type", "mig"), ("uuid", "MIG-a"), ("parentUUID", "GPU-a"), ("profile", "1g.10gb")];
+        let attributes = [
+            ("type", "mig"),
+            ("uuid", "MIG-a"),
+            ("parentUUID", "GPU-a"),
+            ("profile", "1g.10gb"),
+            ("isolation", "hard"),
+        ];
         for (attribute, value) in attributes {
             assert_eq!(device["attributes"][attribute]["string"], value);
         }
+        let shared = serde_json::to_value(&devices[2]).unwrap();
+        assert_eq!(shared["attributes"]["isolation"]["string"], "none");
+        for attribute in ["nvlinkDomain", "nvSwitch", "minor"] {
+            assert_eq!(device["attributes"].get(attribute), None);
+        }
+        // The whole GPU beside it is linked as ever.
+        assert_eq!(inventory.nvlink_domain(1), Some("GPU-a"));
         let capacity = serde_json::json!({
             "memory": {"value": "9984Mi"}, "multiprocessors": {"value": "16"}, "copyEngines": {"value": "1"},
             "decoders": {"value": "1"}, "encoders": {"value": "0"}, "jpegEngines": {"value": "1"}, "ofaEngines": {"value": "0"},
@@ -338,22 +423,37 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_critical_error_taints_all_parts_of_its_gpu() {
+        let gpus =
+            vec![Gpu { mig: Some(vec![mig("MIG-a", "1g.10gb", 9, 4)]), ..gpu("1b", "GPU-a") }, gpu("43", "GPU-b")];
+        let (sick, lost) = (gpus[0].pci, "0000:9b:00.0".parse().unwrap());
+        let mut numbering = Numbering::default();
+        numbering.add(gpus.iter().map(|gpu| gpu.pci));
+        let xids = BTreeMap::from([(sick, vec![79, 48]), (lost, vec![64])]);
+        let inventory = Inventory::new(Observation { gpus, xids, ..Observation::default() }, &numbering);
+        let devices = inventory.devices().0.concat();
+        let taints: Vec<_> = devices.iter().map(|device| serde_json::to_value(&device.taints).unwrap()).collect();
+        let taint = serde_json::json!([{"key": "aliquot.dev/unhealthy", "value": "79", "effect": "NoSchedule"}]);
+        assert_eq!(taints, [taint, serde_json::Value::Null]);
+    }
+
+    #[test]
     fn what_a_gpu_cannot_tell_is_absent() {
-        let silent = Gpu {
-            product_name: None,
-            brand: None,
-            architecture: None,
-            compute_capability: None,
-            memory: None,
-            numa_node: None,
-            pcie_root: None,
-            ..gpu("1b", "GPU-a")
-        };
+        let gpu = gpu("1b", "GPU-a");
+        let silent = Gpu::new(gpu.uuid, gpu.pci, 0);
         let (devices, _) = inventory(vec![silent]).devices();
         assert_eq!(devices[0][0].capacity, None);
         let keys: Vec<&str> = devices[0][0].attributes.as_ref().unwrap().keys().map(String::as_str).collect();
-        let expected =
-            ["cudaDriverVersion", "driverVersion", "index", "minor", "resource.kubernetes.io/pciBusID", "type", "uuid"];
+        let expected = [
+            "cudaDriverVersion",
+            "driverVersion",
+            "index",
+            "isolation",
+            "minor",
+            "resource.kubernetes.io/pciBusID",
+            "type",
+            "uuid",
+        ];
         assert_eq!(keys, expected);
     }
 
@@ -365,6 +465,52 @@ pub(crate) mod tests {
         let told: Vec<String> = left_out.iter().map(ToString::to_string).collect();
         assert_eq!(told.len(), 1);
         assert!(told[0].starts_with("device gpu-0: attribute productName is left out"), "{}", told[0]);
+    }
+
+    #[test]
+    fn links_that_cannot_be_asked_for_cost_only_what_is_said_of_them() {
+        let silent = Gpu { nvlink: Err("NVLink 3: unknown".to_owned()), ..gpu("1b", "GPU-a") };
+        let inventory = inventory(vec![silent, gpu("43", "GPU-b")]);
+        let (devices, left_out) = inventory.devices();
+        let has =
+            |device: usize, attribute: &str| devices[device][0].attributes.as_ref().unwrap().contains_key(attribute);
+        for attribute in ["nvlinkDomain", "nvSwitch"] {
+            assert!(!has(0, attribute) && has(1, attribute), "{attribute}");
+        }
+        assert!(has(0, "productName"));
+        let told: Vec<String> = left_out.iter().map(ToString::to_string).collect();
+        assert_eq!(told[0], "device gpu-0: attribute nvlinkDomain is left out: NVLink 3: unknown");
+        assert_eq!(told.len(), 3);
+    }
+
+    /// The rows of the reference's table below a heading, without their examples.
+    fn documented(heading: &str) -> BTreeSet<String> {
+        let reference = include_str!("../../../docs/reference/devices.md");
+        let section = reference.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
+        let rows = section.lines().filter(|line| line.starts_with("| `"));
+        rows.map(|row| row.trim_end_matches(" |").rsplit_once(" | ").unwrap().0.to_owned()).collect()
+    }
+
+    #[test]
+    fn the_reference_lists_what_is_published() {
+        let fabric = Fabric::Joined { cluster: [1; 16], clique: 2 };
+        let nvlink = Ok(NvLink { ends: [LinkEnd::Switch].into(), fabric: Some(fabric) });
+        let whole = Gpu { nvlink, ..gpu("1b", "GPU-a") };
+        let parted = Gpu { mig: Some(vec![mig("MIG-a", "1g.10gb", 9, 4)]), ..gpu("43", "GPU-b") };
+        let devices = serde_json::to_value(inventory(vec![whole, parted]).devices().0.concat()).unwrap();
+        let rows = |field: &str, start: &dyn Fn(&str, &serde_json::Value) -> String| -> BTreeSet<String> {
+            let fields = [&devices[0][field], &devices[1][field]].map(|of| of.as_object().unwrap());
+            let has = |name: &str| fields.map(|of| if of.contains_key(name) { "yes" } else { "no" }).join(" | ");
+            fields
+                .iter()
+                .flat_map(|of| of.iter())
+                .map(|(name, value)| format!("| {} | {}", start(name, value), has(name)))
+                .collect()
+        };
+        let kind = |value: &serde_json::Value| value.as_object().unwrap().keys().next().unwrap().clone();
+        let attributes = rows("attributes", &|name, value| format!("`{name}` | {}", kind(value)));
+        assert_eq!(attributes, documented("Attributes"));
+        assert_eq!(rows("capacity", &|name, _| format!("`{name}`")), documented("Capacity"));
     }
 
     #[test]

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! Observation ── Numbering ──> Inventory ──┬─> publish: slices to create, update, delete
-//!  (NVML, sysfs)                           └─> prepare: allocation + configs ──> Plan ──> cdi: the files' content
+//!  (NVML, sysfs)                           ├─> health: what kubelet shows of the devices that pods have
+//!                                          └─> prepare: allocation + configs ──> Plan ──> cdi: the files' content
 //! ```
 
 pub mod cdi;
 pub mod hash;
+pub mod health;
 pub mod inventory;
 pub mod mig;
 pub mod numbering;
+mod nvlink;
 pub mod observation;
 pub mod prepare;
 pub mod publish;

@@ -1,5 +1,7 @@
 //! What the hardware and its driver said, once, in Aliquot's words. Whatever a machine can't tell is absent, never zero.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use aliquot_api::ids::{GpuUuid, PciAddress};
 
 /// A look at a node's GPUs.
@@ -11,6 +13,8 @@ pub struct Observation {
     pub gpus: Vec<Gpu>,
     /// What didn't answer: each names its GPU.
     pub problems: Vec<Problem>,
+    /// Critical errors (XID) of GPUs, also of those that don't answer any more: each number once, oldest first.
+    pub xids: BTreeMap<PciAddress, Vec<u64>>,
 }
 
 /// The versions of a GPU driver.
@@ -45,8 +49,62 @@ pub struct Gpu {
     pub numa_node: Option<u32>,
     /// The PCIe root complex that it hangs off, as `pci0000:17`.
     pub pcie_root: Option<String>,
+    /// How it is linked to other GPUs, or why that can't be told: it can be had all the same.
+    pub nvlink: Result<NvLink, String>,
     /// Its MIG devices, where MIG mode is on: then it can't be had as a whole.
     pub mig: Option<Vec<Mig>>,
+}
+
+impl Gpu {
+    /// A GPU that tells nothing but where it is.
+    pub fn new(uuid: GpuUuid, pci: PciAddress, minor: u32) -> Self {
+        Self {
+            uuid,
+            pci,
+            minor,
+            product_name: None,
+            brand: None,
+            architecture: None,
+            compute_capability: None,
+            memory: None,
+            numa_node: None,
+            pcie_root: None,
+            nvlink: Ok(NvLink::default()),
+            mig: None,
+        }
+    }
+}
+
+/// What a GPU has of NVLink.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NvLink {
+    /// Where the links that are up lead.
+    pub ends: BTreeSet<LinkEnd>,
+    /// The fabric, where switches serve only GPUs that have joined one.
+    pub fabric: Option<Fabric>,
+}
+
+/// What is at the other end of a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LinkEnd {
+    /// Another GPU.
+    Gpu(PciAddress),
+    /// An `NVSwitch`, wherever that is.
+    Switch,
+}
+
+/// The fabric that `NVSwitches` form.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fabric {
+    /// Not yet, or in vain.
+    NotJoined,
+    /// The GPU is part of it.
+    Joined {
+        /// Its UUID, all zero where it is that of one machine.
+        cluster: [u8; 16],
+        /// The number of the GPUs in it that reach each other.
+        clique: u32,
+    },
 }
 
 /// A MIG device: a compute instance in a GPU instance.
@@ -89,10 +147,16 @@ pub struct Engines {
 
 /// A GPU that failed to answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("GPU {gpu}: {reason}")]
+#[error("GPU {}: {reason}", place(*.index, *.pci))]
 pub struct Problem {
-    /// Its address, or its place in the driver's list where not even that is known.
-    pub gpu: String,
+    /// Its place in the driver's list.
+    pub index: u32,
+    /// Its address, where that is known.
+    pub pci: Option<PciAddress>,
     /// What went wrong.
     pub reason: String,
+}
+
+fn place(index: u32, pci: Option<PciAddress>) -> String {
+    pci.map_or_else(|| format!("at index {index}"), |pci| pci.to_string())
 }

@@ -119,7 +119,7 @@ fn chunks(pool: &Pool) -> Vec<Vec<Device>> {
                 ..DeviceTaint::default()
             };
             for device in &mut devices {
-                device.taints = Some(vec![taint.clone()]);
+                device.taints.get_or_insert_default().push(taint.clone());
             }
         }
         match chunks.last_mut() {

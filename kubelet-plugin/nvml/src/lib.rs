@@ -3,16 +3,21 @@
 //! The library is the driver's own, loaded by path from wherever the driver lives. Its calls may block for seconds: callers keep
 //! them on threads of their own. One GPU that fails to answer is a [`Problem`] and costs no other GPU.
 
+mod links;
 mod mig;
+mod raw;
+mod xids;
 
 use std::path::{Path, PathBuf};
 
-use aliquot_api::ids::PciAddress;
+use aliquot_api::ids::{IdError, PciAddress};
 use aliquot_device::observation::{Driver, Gpu, Problem};
 use nvml_wrapper::enum_wrappers::device::Brand;
 use nvml_wrapper::enums::device::DeviceArchitecture;
 use nvml_wrapper::error::NvmlError as Cause;
 use nvml_wrapper::{Device, Nvml, cuda_driver_version_major, cuda_driver_version_minor};
+
+pub use xids::Xids;
 
 /// The library couldn't be used at all.
 #[derive(Debug, thiserror::Error)]
@@ -60,11 +65,11 @@ impl Library {
 
     /// Asks for one GPU, by its place in the driver's list.
     pub fn gpu(&self, index: u32) -> Result<Gpu, Problem> {
-        let by_index = |reason: String| Problem { gpu: format!("at index {index}"), reason };
+        let by_index = |reason: String| Problem { index, pci: None, reason };
         let device = self.nvml.device_by_index(index).map_err(|cause| by_index(cause.to_string()))?;
         let bus_id = device.pci_info().map_err(|cause| by_index(cause.to_string()))?.bus_id;
-        let pci: PciAddress = bus_id.parse().map_err(|error: aliquot_api::ids::IdError| by_index(error.to_string()))?;
-        describe(&self.nvml, &device, pci).map_err(|reason| Problem { gpu: pci.to_string(), reason })
+        let pci: PciAddress = bus_id.parse().map_err(|error: IdError| by_index(error.to_string()))?;
+        describe(&self.nvml, &device, pci).map_err(|reason| Problem { index, pci: Some(pci), reason })
     }
 }
 
@@ -73,10 +78,9 @@ fn describe(nvml: &Nvml, device: &Device<'_>, pci: PciAddress) -> Result<Gpu, St
     let said = |what: &'static str| move |cause: Cause| format!("{what}: {cause}");
     let uuid = device.uuid().map_err(said("UUID"))?;
     let memory = absent_if_unsupported(device.memory_info()).map_err(said("memory"))?;
+    let uuid = uuid.parse().map_err(|error: IdError| error.to_string())?;
+    let minor = device.minor_number().map_err(said("minor number"))?;
     Ok(Gpu {
-        uuid: uuid.parse().map_err(|error: aliquot_api::ids::IdError| error.to_string())?,
-        pci,
-        minor: device.minor_number().map_err(said("minor number"))?,
         product_name: Some(device.name().map_err(said("name"))?),
         brand: device.brand().ok().and_then(brand).map(str::to_owned),
         architecture: device.architecture().ok().and_then(architecture).map(str::to_owned),
@@ -85,18 +89,18 @@ fn describe(nvml: &Nvml, device: &Device<'_>, pci: PciAddress) -> Result<Gpu, St
             .ok()
             .and_then(|version| Some((u32::try_from(version.major).ok()?, u32::try_from(version.minor).ok()?))),
         memory: memory.as_ref().map(|memory| memory.total),
-        numa_node: None,
-        pcie_root: None,
+        nvlink: links::nvlink(nvml, device),
         mig: mig::devices(nvml, device, memory.as_ref().map(|memory| memory.total))?,
+        ..Gpu::new(uuid, pci, minor)
     })
 }
 
-/// A GPU without something says so. Any other error is an error: a memory figure that is lost for a moment must not be published
+/// A GPU without something says so, and an older driver has no words for it. Any other error is an error: a memory figure that is lost for a moment must not be published
 /// as none.
 fn absent_if_unsupported<T>(answer: Result<T, Cause>) -> Result<Option<T>, Cause> {
     match answer {
         Ok(value) => Ok(Some(value)),
-        Err(Cause::NotSupported) => Ok(None),
+        Err(Cause::NotSupported | Cause::FunctionNotFound | Cause::FailedToLoadSymbol(_)) => Ok(None),
         Err(cause) => Err(cause),
     }
 }

@@ -1,53 +1,18 @@
-//! MIG devices. nvml-wrapper lacks most of these calls, so they are made through the library's symbols.
-#![allow(unsafe_code)]
-
-use std::ffi::c_uint;
-use std::mem::MaybeUninit;
+//! MIG devices. nvml-wrapper lacks most of these calls.
 
 use aliquot_api::ids::IdError;
 use aliquot_device::mig::{PROFILE_NUMBERS, ProfileNumber, profile_name};
 use aliquot_device::observation::{Engines, Mig};
-use nvml_wrapper::error::{NvmlError as Cause, nvml_try};
+use nvml_wrapper::error::NvmlError as Cause;
 use nvml_wrapper::{Device, Nvml};
 use nvml_wrapper_sys::bindings::{
     nvmlDevice_t, nvmlDeviceAttributes_t, nvmlGpuInstance_t, nvmlGpuInstanceInfo_t, nvmlGpuInstanceProfileInfo_t,
-    nvmlReturn_t,
 };
+
+use crate::raw::{self, get, get_by};
 
 /// MIG mode is on.
 const ENABLED: u32 = 1;
-
-/// A call of NVML that fills one value.
-type Getter<A, T> = unsafe extern "C" fn(A, *mut T) -> nvmlReturn_t;
-
-fn symbol<F: Copy>(symbol: &Result<F, libloading::Error>) -> Result<F, Cause> {
-    symbol.as_ref().copied().map_err(|error| Cause::FailedToLoadSymbol(error.to_string()))
-}
-
-/// Calls a getter.
-fn get<A, T>(getter: &Result<Getter<A, T>, libloading::Error>, of: A) -> Result<T, Cause> {
-    let getter = symbol(getter)?;
-    let mut value = MaybeUninit::uninit();
-    // SAFETY: the symbol has this signature in NVML's header. `of` is a handle that the same library gave and hasn't shut down,
-    // and `value` is room for what the call writes.
-    nvml_try(unsafe { getter(of, value.as_mut_ptr()) })?;
-    // SAFETY: NVML fills the value when it says success.
-    Ok(unsafe { value.assume_init() })
-}
-
-/// The same with a number.
-fn get_by<T>(
-    getter: &Result<unsafe extern "C" fn(nvmlDevice_t, c_uint, *mut T) -> nvmlReturn_t, libloading::Error>,
-    of: nvmlDevice_t,
-    number: c_uint,
-) -> Result<T, Cause> {
-    let getter = symbol(getter)?;
-    let mut value = MaybeUninit::uninit();
-    // SAFETY: as in `get`.
-    nvml_try(unsafe { getter(of, number, value.as_mut_ptr()) })?;
-    // SAFETY: as in `get`.
-    Ok(unsafe { value.assume_init() })
-}
 
 /// The MIG devices of a GPU in MIG mode, by where they start; none if it isn't in MIG mode.
 pub(crate) fn devices(nvml: &Nvml, gpu: &Device<'_>, memory: Option<u64>) -> Result<Option<Vec<Mig>>, String> {
@@ -76,8 +41,7 @@ pub(crate) fn devices(nvml: &Nvml, gpu: &Device<'_>, memory: Option<u64>) -> Res
 fn describe(nvml: &Nvml, gpu: &Device<'_>, mig: &Device<'_>, total: u64) -> Result<Mig, String> {
     let said = |what: &'static str| move |cause: Cause| format!("{what}: {cause}");
     let library = nvml.lib();
-    // SAFETY: the handles don't outlive the devices, which borrow the library.
-    let (gpu_handle, mig_handle) = unsafe { (gpu.handle(), mig.handle()) };
+    let (gpu_handle, mig_handle) = (raw::handle(gpu), raw::handle(mig));
 
     let uuid = mig.uuid().map_err(said("UUID"))?;
     let gpu_instance = get(&library.nvmlDeviceGetGpuInstanceId, mig_handle).map_err(said("GPU instance's id"))?;

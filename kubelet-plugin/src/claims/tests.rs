@@ -89,18 +89,9 @@ impl Node {
     }
 
     fn start_process(&self, boot_id: &str) -> (watch::Sender<Option<Arc<Snapshot>>>, Arc<Claims>) {
-        let gpu = |minor: u32| Gpu {
-            uuid: format!("GPU-{minor}").parse().unwrap(),
-            pci: format!("0000:{minor:02x}:00.0").parse().unwrap(),
-            minor,
-            product_name: None,
-            brand: None,
-            architecture: None,
-            compute_capability: None,
-            memory: None,
-            numa_node: None,
-            pcie_root: None,
-            mig: None,
+        let gpu = |minor: u32| {
+            let (uuid, pci) = (format!("GPU-{minor}"), format!("0000:{minor:02x}:00.0"));
+            Gpu::new(uuid.parse().unwrap(), pci.parse().unwrap(), minor)
         };
         // One GPU more than there are device nodes.
         let observation = Observation { gpus: (0..3).map(gpu).collect(), ..Observation::default() };
@@ -256,7 +247,7 @@ async fn a_claim_in_use_stays_prepared_though_its_gpu_went() {
     assert!(prepare(&claims, "used").await.unwrap_err().contains("has no device node"));
     assert!(of("used").iter().all(|file| node.files().contains(file)), "{:?}", node.files());
     let turn = claims.store.turn().unwrap();
-    let next = PreparedClaim { uid: claim_ref("next").uid, ..prepared(&turn).next().unwrap().clone() };
+    let next = PreparedClaim { claim: claim_ref("next"), ..prepared(&turn).next().unwrap().clone() };
     assert_eq!(find_holder(&turn, &next).map(|(_, holder)| holder).as_deref(), Some("default/used"));
 }
 
@@ -430,7 +421,8 @@ async fn what_a_newer_version_prepared_stays_its_own() {
     assert!(error.contains("is still held by claim with UID uid-of-newer (it is of version 2"), "{error}");
     let error = Arc::clone(&claims).unprepare(claim_ref("newer")).await.unwrap_err().to_string();
     assert!(error.contains("the newer version has to run again"), "{error}");
-    assert!(path.exists());
+    assert_eq!(prepare(&claims, "newer").await, Err(error));
+    assert_eq!(fs::read(&path).unwrap(), crate::store::encode_as(2, &file));
 }
 
 #[tokio::test]
@@ -452,13 +444,7 @@ async fn a_mig_device_is_its_gpu_and_two_capabilities() {
         admin_access: false,
         share_id: None,
     };
-    let claim = |device| PreparedClaim {
-        boot_id: BOOT.to_owned(),
-        uid: claim_ref("one").uid,
-        namespace: "default".to_owned(),
-        name: "one".to_owned(),
-        devices: vec![device],
-    };
+    let claim = |device| PreparedClaim { boot_id: BOOT.to_owned(), claim: claim_ref("one"), devices: vec![device] };
     claims.write_claim_spec(&claim(device(7))).unwrap();
     let spec = fs::read_to_string(node.path("cdi").join(&of("one")[0])).unwrap();
     let nodes: Vec<&str> = spec.split("\"path\":\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();

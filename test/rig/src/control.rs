@@ -39,6 +39,11 @@ impl ControlPlane {
 
     /// Starts one, and waits until it answers.
     pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with these features of Kubernetes on or off, each as in `Name=false`.
+    pub async fn start_with(features: &[&str]) -> Self {
         let folder = Folder::new();
         let kube = variable("ALIQUOT_KUBE");
         let [clients, peers, api] = free_ports();
@@ -78,6 +83,7 @@ impl ControlPlane {
                 format!("--token-auth-file={}", tokens.display()),
                 "--authorization-mode=RBAC".to_owned(),
                 "--disable-admission-plugins=ServiceAccount".to_owned(),
+                format!("--feature-gates={}", features.join(",")),
             ],
             &[],
             &folder.join("kube-apiserver.log"),

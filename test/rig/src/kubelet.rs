@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use aliquot_kubelet_api::health_v1::dra_resource_health_client::DraResourceHealthClient;
+use aliquot_kubelet_api::health_v1::{HealthStatus, NodeWatchResourcesRequest, NodeWatchResourcesResponse};
+use aliquot_kubelet_api::health_v1alpha1::dra_resource_health_client::DraResourceHealthClient as OldDraResourceHealthClient;
 use aliquot_kubelet_api::registration::registration_client::RegistrationClient;
 use aliquot_kubelet_api::registration::{InfoRequest, PluginInfo, RegistrationStatus};
 use aliquot_kubelet_api::v1::dra_plugin_client::DraPluginClient;
 use aliquot_kubelet_api::v1beta1::dra_plugin_client::DraPluginClient as OldDraPluginClient;
-use aliquot_kubelet_api::{DRA_V1, DRA_V1BETA1, PLUGIN_TYPE, v1, v1beta1};
+use aliquot_kubelet_api::{DRA_V1, DRA_V1BETA1, HEALTH_V1, HEALTH_V1ALPHA1, PLUGIN_TYPE, health_v1alpha1, v1, v1beta1};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
+use tonic::{Status, Streaming};
 
 use crate::node::Claim;
 use crate::plugin::Plugin;
-use crate::{eventually, folder};
+use crate::{PATIENCE, eventually, folder};
 
 /// What a plugin answers for each claim, by UID.
 pub type Answers<T> = BTreeMap<String, Result<T, String>>;
@@ -62,7 +65,7 @@ impl Kubelet {
             r#type: PLUGIN_TYPE.to_owned(),
             name: self.driver.clone(),
             endpoint: info.endpoint.clone(),
-            supported_versions: vec![DRA_V1.to_owned(), DRA_V1BETA1.to_owned()],
+            supported_versions: [DRA_V1, DRA_V1BETA1, HEALTH_V1, HEALTH_V1ALPHA1].map(str::to_owned).to_vec(),
         };
         let versions = |info: &PluginInfo| info.supported_versions.clone();
         assert!(expected.supported_versions.iter().all(|version| versions(&info).contains(version)), "{info:?}");
@@ -79,6 +82,49 @@ pub struct Dra {
     endpoint: PathBuf,
     new: DraPluginClient<Channel>,
     old: OldDraPluginClient<Channel>,
+    health: DraResourceHealthClient<Channel>,
+    old_health: OldDraResourceHealthClient<Channel>,
+}
+
+/// How each device is doing, by name, and why.
+pub type Healths = BTreeMap<String, (HealthStatus, String)>;
+
+/// What a plugin tells of its devices, for as long as this is there.
+#[derive(Debug)]
+pub struct HealthReports {
+    pool: String,
+    stream: Streaming<NodeWatchResourcesResponse>,
+}
+
+impl HealthReports {
+    /// The next report; none if the plugin has ended them.
+    pub async fn next(&mut self) -> Option<Healths> {
+        let next = tokio::time::timeout(PATIENCE, self.stream.message()).await.expect("a report");
+        let devices = next.unwrap()?.devices.into_iter().map(|device| {
+            assert!(device.last_updated_time > 0 && device.health_check_timeout_seconds > 0, "{device:?}");
+            let health = (device.health(), device.message.clone());
+            let id = device.device.unwrap();
+            assert_eq!(id.pool_name, self.pool);
+            (id.device_name, health)
+        });
+        Some(devices.collect())
+    }
+
+    /// Waits until a report is as wanted.
+    pub async fn until(&mut self, what: &str, is: impl Fn(&Healths) -> bool) -> Healths {
+        let mut last = Healths::new();
+        let wanted = async {
+            while let Some(healths) = self.next().await {
+                last.clone_from(&healths);
+                if is(&healths) {
+                    return healths;
+                }
+            }
+            panic!("the reports end before {what}")
+        };
+        let waited = tokio::time::timeout(PATIENCE, wanted).await;
+        waited.unwrap_or_else(|_| panic!("not after {PATIENCE:?}: {what}; the last report is {last:?}"))
+    }
 }
 
 impl Dra {
@@ -87,7 +133,9 @@ impl Dra {
         Self {
             endpoint: endpoint.to_owned(),
             new: DraPluginClient::new(channel.clone()),
-            old: OldDraPluginClient::new(channel),
+            old: OldDraPluginClient::new(channel.clone()),
+            health: DraResourceHealthClient::new(channel.clone()),
+            old_health: OldDraResourceHealthClient::new(channel),
         }
     }
 
@@ -128,6 +176,19 @@ impl Dra {
     /// One call for one claim. A call that fails as a whole is an error too.
     pub async fn unprepare_one(&self, claim: &Claim) -> Result<(), String> {
         the_only(self.unprepare(&[claim]).await, claim)
+    }
+
+    /// Begins to watch how the devices of a pool are doing.
+    pub async fn watch_health(&self, pool: &str) -> HealthReports {
+        let stream = self.health.clone().node_watch_resources(NodeWatchResourcesRequest {}).await.unwrap();
+        HealthReports { pool: pool.to_owned(), stream: stream.into_inner() }
+    }
+
+    /// The first report, as kubelets before 1.37 ask for it.
+    pub async fn health_v1alpha1(&self) -> health_v1alpha1::NodeWatchResourcesResponse {
+        let request = health_v1alpha1::NodeWatchResourcesRequest {};
+        let stream = self.old_health.clone().node_watch_resources(request).await.unwrap();
+        stream.into_inner().message().await.unwrap().expect("a report")
     }
 
     /// As kubelets before 1.34 ask.

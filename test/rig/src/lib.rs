@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use control::ControlPlane;
 pub use folder::{Folder, names};
-pub use kubelet::{Answers, Dra, Kubelet};
+pub use kubelet::{Answers, Dra, HealthReports, Healths, Kubelet};
 pub use node::{Claim, Machine, Node};
 pub use plugin::{Memory, Plugin};
 pub use process::Process;

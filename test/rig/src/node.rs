@@ -79,7 +79,7 @@ impl Node {
         let (folder, client) = (Folder::new(), control.client().await);
         let kubelet = Kubelet::new(&folder.join(&machine.kubelet_root), &machine.driver);
         let this = Self { machine, kubelet, control, client, folder };
-        this.lay_out();
+        this.lay_out_with("", "");
         this.boot("first");
         this.create_node().await;
         let namespace = json!({
@@ -93,22 +93,29 @@ impl Node {
         this
     }
 
-    fn lay_out(&self) {
-        let mock = PathBuf::from(variable("ALIQUOT_MOCK"));
+    /// Puts a driver and its GPUs there: those of the machine file, after `from` has become `to` in it.
+    pub fn lay_out_with(&self, from: &str, to: &str) {
         let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines");
-        let output = Command::new(mock.join("mock-nvml"))
-            .arg("layout")
-            .arg(machines.join(&self.machine.file).with_extension("yaml"))
-            .args(["--node", &self.machine.node])
-            .arg("--root")
-            .arg(self.path("driver"))
-            .arg("--dev")
-            .arg(self.path("dev"))
-            .arg("--library")
-            .arg(mock.join("libnvidia_ml_mock.so"))
-            .output()
-            .expect("mock-nvml");
-        assert!(output.status.success(), "mock-nvml: {}", String::from_utf8_lossy(&output.stderr));
+        let text = fs::read_to_string(machines.join(&self.machine.file).with_extension("yaml")).unwrap();
+        assert!(text.contains(from), "no {from:?} in {}", self.machine.file);
+        let edited = self.path("machine.yaml");
+        fs::write(&edited, text.replace(from, to)).unwrap();
+        let library = PathBuf::from(variable("ALIQUOT_MOCK")).join("libnvidia_ml_mock.so");
+        let [edited, dev, library] = [edited, self.path("dev"), library].map(|path| path.display().to_string());
+        self.mock(&["layout", &edited, "--node", &self.machine.node, "--dev", &dev, "--library", &library]);
+    }
+
+    /// The driver goes, as when it is unloaded.
+    pub fn remove_driver(&self) {
+        self.mock(&["remove", "--dev", &self.path("dev").display().to_string()]);
+    }
+
+    /// Calls `mock-nvml` for this machine's driver.
+    pub fn mock(&self, words: &[&str]) {
+        let program = PathBuf::from(variable("ALIQUOT_MOCK")).join("mock-nvml");
+        let output =
+            Command::new(program).args(words).arg("--root").arg(self.path("driver")).output().expect("mock-nvml");
+        assert!(output.status.success(), "mock-nvml {words:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// The machine starts: it has another boot id, and what was in memory is gone. Plugins have to be dead by now.

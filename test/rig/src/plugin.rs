@@ -31,6 +31,11 @@ impl Plugin {
         self.process.pid()
     }
 
+    /// What it has said into its log.
+    pub fn output(&self) -> String {
+        self.process.output()
+    }
+
     /// Kills it.
     pub fn kill(&mut self) {
         self.process.kill();

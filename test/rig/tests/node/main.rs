@@ -4,10 +4,13 @@
 
 mod claims;
 mod crashes;
+mod driver;
+mod health;
 mod names;
 mod restarts;
 mod slices;
 mod soak;
+mod versions;
 
 use std::sync::Arc;
 

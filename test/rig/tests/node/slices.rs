@@ -2,18 +2,72 @@
 
 use std::time::Duration;
 
-use aliquot_rig::{Node, eventually};
+use aliquot_rig::{Machine, Node, eventually};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
 use serde_json::json;
 
-use crate::{start, test};
+use crate::{start, test, test_on};
 
 /// A plugin that writes for no reason does it in this time.
-const IDLE: Duration = Duration::from_secs(5);
+pub(crate) const IDLE: Duration = Duration::from_secs(5);
+
+/// What all devices of a node say about NVLink: domain, clique, and whether there are switches.
+async fn nvlink(node: &Node, devices: usize) -> (String, Option<String>, Option<bool>) {
+    node.published(devices).await;
+    let said = node.devices().await.into_iter().map(|device| {
+        let mut attributes = device.attributes.unwrap();
+        let mut text = |name: &str| attributes.remove(name)?.string;
+        (
+            text("nvlinkDomain").unwrap(),
+            text("nvlinkClique"),
+            attributes.remove("nvSwitch").and_then(|value| value.bool),
+        )
+    });
+    let mut said: Vec<_> = said.collect();
+    said.dedup();
+    assert_eq!(said.len(), 1, "{said:?}");
+    said.remove(0)
+}
+
+#[test]
+fn gpus_at_switches_share_a_domain() {
+    test(async |node| {
+        let (plugin, _dra) = start(node, "a").await;
+        let (domain, clique, has_switch) = nvlink(node, 8).await;
+        let first = node.devices().await.remove(0);
+        assert_eq!(first.attributes.unwrap()["uuid"].string, Some(domain.clone()));
+        assert_eq!((clique, has_switch), (None, Some(true)));
+        let labels = format!("nvlink_domain=\"{domain}\",clique=\"\"}}");
+        assert!((plugin.metric("aliquot_gpu_info", &labels) - 8.0).abs() < f64::EPSILON);
+    });
+}
+
+#[test]
+fn a_tray_of_a_rack_says_which_fabric_it_is_in() {
+    let tray = Machine { file: "gb200-tray".to_owned(), ..Machine::default() };
+    test_on(tray, async |node| {
+        let (plugin, _dra) = start(node, "a").await;
+        let (domain, clique, has_switch) = nvlink(node, 4).await;
+        assert_eq!(domain, "6d3b1f0a-52c8-4e67-9b0d-1f2e3d4c5b6a");
+        assert_eq!((clique, has_switch), (Some(format!("{domain}.2")), Some(true)));
+        let labels = format!("nvlink_domain=\"{domain}\",clique=\"{domain}.2\"}}");
+        assert!((plugin.metric("aliquot_gpu_info", &labels) - 4.0).abs() < f64::EPSILON);
+    });
+}
+
+#[test]
+fn a_bridge_makes_a_domain_of_its_two_gpus() {
+    let pair = Machine { file: "a30".to_owned(), ..Machine::default() };
+    test_on(pair, async |node| {
+        let (_plugin, _dra) = start(node, "a").await;
+        let (_, clique, has_switch) = nvlink(node, 2).await;
+        assert_eq!((clique, has_switch), (None, Some(false)));
+    });
+}
 
 /// Names and versions: whoever writes a slice changes its version.
-fn versions(slices: &[ResourceSlice]) -> Vec<(String, String)> {
+pub(crate) fn versions(slices: &[ResourceSlice]) -> Vec<(String, String)> {
     let version = |slice: &ResourceSlice| {
         let metadata = slice.metadata.clone();
         (metadata.name.unwrap(), metadata.resource_version.unwrap())
@@ -95,6 +149,33 @@ fn foreign_slices_of_our_pool_go() {
         eventually("the foreign slice goes", async || (node.slices().await.len() == wanted.len()).then_some(())).await;
         let slices = restored(node, &wanted).await;
         assert_eq!(slices[0].metadata.name, wanted[0].metadata.name);
+    });
+}
+
+/// A slice of somebody else's that has the name of one of ours stays theirs, and the plugin says what is in its way.
+#[test]
+fn a_name_that_is_taken_is_told() {
+    test(async |node| {
+        let name = format!("00000-gpu.aliquot.dev-{}", node.machine.node);
+        let foreign: ResourceSlice = serde_json::from_value(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "driver": "other.example.com",
+                "allNodes": true,
+                "pool": {"name": "other", "generation": 1, "resourceSliceCount": 1},
+            },
+        }))
+        .unwrap();
+        let api = node.api::<ResourceSlice>();
+        api.create(&PostParams::default(), &foreign).await.unwrap();
+        let (plugin, _dra) = start(node, "a").await;
+        let said = format!("create slice {name}: ");
+        eventually("the plugin says so", async || node.log().contains(&said).then_some(())).await;
+        assert_eq!(plugin.get("/readyz").unwrap().0, 503);
+        assert_eq!(api.get(&name).await.unwrap().spec.driver, "other.example.com");
+
+        api.delete(&name, &DeleteParams::default()).await.unwrap();
+        node.published(8).await;
     });
 }
 
