@@ -64,8 +64,8 @@ kubeletPlugin:
   logFormat: text
   listenAddress: "[::]"
   port: 9090
-  maxUnavailable: 0
-  maxSurge: 10%
+  maxSurge: 0
+  maxUnavailable: 10%
   terminationGracePeriodSeconds: 60
   priorityClassName: ""
   nodeSelector: {example.com/gpu: "true"}
@@ -224,9 +224,9 @@ fn every_value_has_an_effect() {
         }
         // One of the two is 0.
         if path == "kubeletPlugin.maxSurge" {
-            values["kubeletPlugin"]["maxUnavailable"] = json!(0);
+            values["kubeletPlugin"]["maxUnavailable"] = json!(1);
         } else if path == "kubeletPlugin.maxUnavailable" {
-            values["kubeletPlugin"]["maxSurge"] = json!(1);
+            values["kubeletPlugin"]["maxSurge"] = json!(0);
         }
         assert_ne!(render(&values), rendered, "{path}");
     }

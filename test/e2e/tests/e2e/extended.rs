@@ -4,32 +4,16 @@
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{DeviceRequestAllocationResult, ResourceClaim};
 
-use crate::harness::{COMMAND, Namespace, attribute, seen, test, variable};
+use crate::harness::{Namespace, attribute, pod, seen, test};
 
 fn asking(name: &str, node: &str, containers: &[(&str, &str, u32)]) -> String {
-    let image = variable("ALIQUOT_WORKLOAD_IMAGE");
-    let container = |(name, resource, count): &(&str, &str, u32)| {
-        format!(
-            "
-  - name: {name}
-    image: {image}
-    imagePullPolicy: Never
-    command: [sh, -c, {COMMAND:?}]
-    resources: {{limits: {{{resource}: {count}}}}}"
-        )
-    };
-    let containers: String = containers.iter().map(container).collect();
-    format!(
-        "---
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}}}
-spec:
-  terminationGracePeriodSeconds: 5
-  nodeSelector: {{kubernetes.io/hostname: {node}}}
-  containers:{containers}
-"
-    )
+    let names: Vec<&str> = containers.iter().map(|(name, _, _)| *name).collect();
+    let mut pod = pod(name, Some(node), &names, &[]);
+    for (_, resource, count) in containers {
+        // Each container's comes after those that have theirs.
+        pod = pod.replacen("{claims: []}", &format!("{{limits: {{{resource}: {count}}}}}"), 1);
+    }
+    pod
 }
 
 async fn allocated(namespace: &Namespace, pod: &str) -> Vec<DeviceRequestAllocationResult> {

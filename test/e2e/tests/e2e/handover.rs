@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use crate::harness::{COMMAND, Namespace, is_warning, pod, seen, template, test};
 
 /// How often a pod with all GPUs hands over to the next in each way.
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 20;
 /// How often eight pods with one GPU each do, all at once and two of them in each way.
 const MIXED_ROUNDS: usize = 8;
 
@@ -28,8 +28,8 @@ enum Ending {
 
 const ENDINGS: [Ending; 4] = [Ending::Completion, Ending::Graceful, Ending::Grace0, Ending::Force];
 
-async fn start(namespace: &Namespace, name: &str, template: &str) {
-    let manifest = pod(name, Some("node-0"), &["main"], &[&format!("gpus={template}")]);
+async fn start(namespace: &Namespace, name: &str, node: &str, template: &str) {
+    let manifest = pod(name, Some(node), &["main"], &[&format!("gpus={template}")]);
     let manifest = manifest.replacen("spec:\n", "spec:\n  restartPolicy: Never\n", 1);
     // It ends when it is told to; at a signal not at once, so that who comes after it comes too early.
     let command = "trap 'sleep 1; exit' TERM; mkfifo /end; read told < /end & wait";
@@ -65,27 +65,33 @@ fn summary(what: &str, mut times: Vec<Duration>) {
     println!("{what}: {} times, median {median:.1?}, longest {longest:.1?}", times.len());
 }
 
+/// Pods that each have all GPUs of a node hand them on.
+async fn hand_on(ns: &Namespace, node: &str, gpus: usize, endings: [Ending; 2]) {
+    let (template_name, name) = (format!("all-of-{node}"), |number: usize| format!("{node}-pod-{number}"));
+    ns.apply(&template(&template_name, &format!("count: {gpus}")));
+    start(ns, &name(0), node, &template_name).await;
+    ns.running(&name(0)).await;
+    for (way, ending) in endings.into_iter().enumerate() {
+        let mut times = Vec::new();
+        for number in way * ROUNDS..(way + 1) * ROUNDS {
+            let begin = Instant::now();
+            end(ns, &name(number), ending).await;
+            start(ns, &name(number + 1), node, &template_name).await;
+            ns.running(&name(number + 1)).await;
+            times.push(begin.elapsed());
+            assert_eq!(seen(ns, &name(number + 1), "main").len(), gpus);
+        }
+        summary(&format!("all GPUs, {ending:?}"), times);
+        assert_eq!(failures(ns).await, Vec::<String>::new(), "{ending:?}");
+    }
+}
+
 #[test]
 fn all_gpus_go_from_pod_to_pod() {
     test(async |ns| {
-        ns.apply(&template("all", "count: 8"));
-        start(ns, "pod-0", "all").await;
-        ns.running("pod-0").await;
-        for (way, ending) in ENDINGS.into_iter().enumerate() {
-            let mut times = Vec::new();
-            for round in 0..ROUNDS {
-                let number = way * ROUNDS + round;
-                let (old, new) = (format!("pod-{number}"), format!("pod-{}", number + 1));
-                let begin = Instant::now();
-                end(ns, &old, ending).await;
-                start(ns, &new, "all").await;
-                ns.running(&new).await;
-                times.push(begin.elapsed());
-                assert_eq!(seen(ns, &new, "main").len(), 8);
-            }
-            summary(&format!("all GPUs, {ending:?}"), times);
-            assert_eq!(failures(ns).await, Vec::<String>::new(), "{ending:?}");
-        }
+        let [completion, graceful, grace_0, force] = ENDINGS;
+        // Two nodes at once take half the time.
+        tokio::join!(hand_on(ns, "node-0", 8, [completion, graceful]), hand_on(ns, "node-1", 2, [grace_0, force]));
     });
 }
 
@@ -95,7 +101,7 @@ fn every_gpu_goes_from_pod_to_pod() {
         ns.apply(&template("one", ""));
         let name = |round: usize, number: usize| format!("pod-{round}-{number}");
         join_all((0..8).map(async |number| {
-            start(ns, &name(0, number), "one").await;
+            start(ns, &name(0, number), "node-0", "one").await;
             ns.running(&name(0, number)).await;
         }))
         .await;
@@ -104,7 +110,7 @@ fn every_gpu_goes_from_pod_to_pod() {
             let begin = Instant::now();
             join_all((0..8).map(async |number| {
                 end(ns, &name(round, number), ENDINGS[(round + number) % 4]).await;
-                start(ns, &name(round + 1, number), "one").await;
+                start(ns, &name(round + 1, number), "node-0", "one").await;
             }))
             .await;
             let took = join_all((0..8).map(async |number| {

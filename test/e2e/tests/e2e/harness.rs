@@ -221,9 +221,23 @@ impl Namespace {
 
     /// The devices that are published in a pool.
     pub(crate) async fn devices(&self, pool: &str) -> Vec<Device> {
+        self.slices(pool).await.into_iter().flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
+    }
+
+    /// The slices of a pool.
+    pub(crate) async fn slices(&self, pool: &str) -> Vec<ResourceSlice> {
         let slices = self.cluster_api::<ResourceSlice>().list(&ListParams::default()).await.unwrap();
-        let ours = slices.items.into_iter().filter(|slice| slice.spec.driver == DRIVER && slice.spec.pool.name == pool);
-        ours.flat_map(|slice| slice.spec.devices.unwrap_or_default()).collect()
+        let is_ours = |slice: &ResourceSlice| slice.spec.driver == DRIVER && slice.spec.pool.name == pool;
+        slices.items.into_iter().filter(is_ours).collect()
+    }
+
+    /// Waits until a node's published devices are as wanted.
+    pub(crate) async fn devices_until(&self, pool: &str, wanted: &str, is: impl Fn(&[Device]) -> bool) -> Vec<Device> {
+        eventually(&format!("the devices of pool {pool} are {wanted}"), async || {
+            let devices = self.devices(pool).await;
+            is(&devices).then_some(devices)
+        })
+        .await
     }
 
     /// The plugin's pod on a node, when it is ready.
@@ -245,7 +259,7 @@ impl Namespace {
     /// Waits until a node is ready.
     pub(crate) async fn node_ready(&self, node: &str) {
         eventually(&format!("{node} is ready"), async || {
-            let node = self.cluster_api::<Node>().get(node).await.unwrap();
+            let node = self.cluster_api::<Node>().get_opt(node).await.unwrap()?;
             let conditions = node.status.and_then(|status| status.conditions).unwrap_or_default();
             conditions.into_iter().find(|c| c.type_ == "Ready" && c.status == "True")
         })
@@ -285,6 +299,42 @@ pub(crate) fn restart(node: &str, component: &str) {
 /// Kills all that runs on a node and starts it again.
 pub(crate) fn reboot(node: &str) {
     cluster("reboot", &[node]);
+}
+
+/// `mock-nvml` for a node's driver. Gives what it prints.
+pub(crate) fn mock(node: &str, command: &str, args: &str) -> String {
+    on_node(node, &format!("/run/test-cluster/mock/mock-nvml {command} --root /run/nvidia/driver {args}"))
+}
+
+/// The GPUs of a node, as a test may change them. However it ends, they are as in the machine file again.
+pub(crate) struct Gpus {
+    node: &'static str,
+}
+
+impl Gpus {
+    /// Those of a node.
+    pub(crate) fn of(node: &'static str) -> Self {
+        Self { node }
+    }
+
+    /// Changes them by `mock-nvml`.
+    pub(crate) fn mock(&self, command: &str, args: &str) {
+        mock(self.node, command, args);
+    }
+
+    /// Puts a driver and its GPUs there: those of the machine file, edited by sed.
+    pub(crate) fn lay_out(&self, edit: &str) {
+        let (node, edited) = (self.node, "/run/edited.yaml");
+        on_node(node, &format!("sed -e '{edit}' /run/test-cluster/machine/*.yaml > {edited}"));
+        let library = "/run/test-cluster/mock/libnvidia_ml_mock.so";
+        self.mock("layout", &format!("{edited} --node {node} --dev /dev --library {library}"));
+    }
+}
+
+impl Drop for Gpus {
+    fn drop(&mut self) {
+        self.lay_out("");
+    }
 }
 
 /// All that a program printed.

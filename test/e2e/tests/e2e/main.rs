@@ -5,13 +5,16 @@
 
 mod choices;
 mod claims;
+mod driver;
 mod extended;
 mod handover;
 mod harness;
+mod health;
 mod mig;
 mod mistakes;
 mod outage;
 mod policy;
+mod reports;
 mod restarts;
 mod selectors;
 mod upgrade;

@@ -5,9 +5,10 @@ use std::collections::BTreeSet;
 use crate::harness::{DRIVER, Namespace, attribute, pod, seen, template, test};
 
 /// node-3 has GPUs in all states, by its machine file.
-const NODE: &str = "node-3";
+pub(crate) const NODE: &str = "node-3";
 
-fn mig(name: &str, selector: &str) -> String {
+/// A template for a MIG device.
+pub(crate) fn mig(name: &str, selector: &str) -> String {
     let selector = format!("selectors:\n- cel: {{expression: {selector:?}}}");
     template(name, &selector).replace(&format!("deviceClassName: {DRIVER}"), "deviceClassName: mig.aliquot.dev")
 }

@@ -9,7 +9,8 @@ use kube::Api;
 
 use crate::harness::{DRIVER, pod, seen, template, test, text, variable};
 
-fn with_config(template: &str, driver: &str, parameters: &str) -> String {
+/// The template, with a config for what it asks for.
+pub(crate) fn with_config(template: &str, driver: &str, parameters: &str) -> String {
     format!(
         "{template}      config:\n      - requests: [gpu]\n        opaque:\n          driver: {driver}\n          parameters: {parameters}\n"
     )

@@ -1,10 +1,11 @@
 //! Programs end and come back while pods run.
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 
 use crate::harness::{Namespace, eventually, on_node, pod, reboot, restart, seen, template, test};
 
-fn restarts(pod: &Pod) -> i32 {
+/// How often containers of a pod were started again.
+pub(crate) fn restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     statuses.into_iter().flatten().map(|status| status.restart_count).sum()
 }
@@ -84,6 +85,29 @@ fn kubelet_is_restarted() {
         })
         .await;
         still_works(ns, &uuids, "after").await;
+    });
+}
+
+/// Who owns a node's slices.
+async fn owners(ns: &Namespace, node: &str) -> Vec<String> {
+    let slices = ns.slices(node).await;
+    let owners = slices.into_iter().flat_map(|slice| slice.metadata.owner_references.unwrap_or_default());
+    owners.map(|owner| owner.uid).collect()
+}
+
+#[test]
+fn a_node_is_made_again() {
+    test(async |ns| {
+        let uid = async || ns.cluster_api::<Node>().get("node-2").await.ok()?.metadata.uid;
+        let before = uid().await.unwrap();
+        assert_eq!(owners(ns, "node-2").await, [before.as_str()]);
+        ns.kubectl(&["delete", "node", "node-2"]);
+        // kubelet makes it when it starts.
+        restart("node-2", "kubelet");
+        ns.node_ready("node-2").await;
+        let now = eventually("the node is another one", async || uid().await.filter(|uid| *uid != before)).await;
+        eventually("its slices are its own", async || (owners(ns, "node-2").await == [now.as_str()]).then_some(()))
+            .await;
     });
 }
 

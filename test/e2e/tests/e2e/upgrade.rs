@@ -79,9 +79,6 @@ fn the_new_plugin_starts_beside_the_old_one() {
         let upgrade = |values| [["upgrade", "--reuse-values", "--set", values].as_slice(), &release, &[chart]].concat();
         let rollback = [["rollback"].as_slice(), &release].concat();
         let before = revision(place);
-        helm(&upgrade("kubeletPlugin.maxSurge=1,kubeletPlugin.maxUnavailable=0"));
-        assert_eq!(plugin().await, first, "this alone exchanges nothing");
-
         ns.apply(&(template("one", "") + &pod("stays", Some("node-0"), &["main"], &["gpu=one"])));
         ns.running("stays").await;
         let uuids = seen(ns, "stays", "main");
