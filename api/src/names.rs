@@ -23,3 +23,19 @@ pub const UNHEALTHY_TAINT: &str = "aliquot.dev/unhealthy";
 
 /// The domain of the attributes that Kubernetes defines for all drivers.
 pub const STANDARD_DOMAIN: &str = "resource.kubernetes.io";
+
+/// The taint that keeps kube-scheduler from allocating devices where the controller does. Only a taint with this key, [`FENCE_VALUE`]
+/// and the effect `NoSchedule` that comes from the driver's own slice is a fence.
+pub const FENCE_TAINT: &str = "aliquot.dev/allocated-by-controller";
+
+/// The value of [`FENCE_TAINT`].
+pub const FENCE_VALUE: &str = "true";
+
+/// The scheduling gate of pods whose claims the controller hasn't allocated yet.
+pub const ALLOCATION_GATE: &str = "aliquot.dev/allocation";
+
+/// The condition of a pod that says whether its claims are allocated, and why not.
+pub const DEVICES_ALLOCATED: &str = "aliquot.dev/DevicesAllocated";
+
+/// Kubernetes' finalizer of claims that are allocated.
+pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";
