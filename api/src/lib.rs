@@ -7,3 +7,4 @@ pub mod config;
 pub mod ids;
 pub mod names;
 pub mod quantity;
+pub mod reason;

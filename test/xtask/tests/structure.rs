@@ -10,7 +10,15 @@ use std::process::Command;
 use serde_json::Value;
 
 /// No IO, no clock, no client: what they decide can be tested without any of it.
-const PURE: [&str; 5] = ["aliquot-allocator", "aliquot-api", "aliquot-cel", "aliquot-device", "aliquot-machine"];
+const PURE: [&str; 7] = [
+    "aliquot-allocator",
+    "aliquot-api",
+    "aliquot-cel",
+    "aliquot-device",
+    "aliquot-fit",
+    "aliquot-machine",
+    "aliquot-planner",
+];
 const IO: [&str; 6] = ["hyper", "kube", "kube-client", "nvml-wrapper", "tokio", "tonic"];
 /// Calls a C library; is one.
 const UNSAFE: [&str; 2] = ["kubelet-plugin/nvml", "test/mock-nvml"];
