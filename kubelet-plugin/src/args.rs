@@ -23,6 +23,10 @@ pub(crate) struct Args {
     #[arg(long, env = "ALIQUOT_DRIVER_NAME", default_value = DRIVER)]
     pub driver_name: DriverName,
 
+    /// Taint all devices, so that the controller allocates them and kube-scheduler doesn't
+    #[arg(long, env = "ALIQUOT_FENCE")]
+    pub fence: bool,
+
     /// Folder with the GPU driver's files, as seen from here
     #[arg(long, env = "ALIQUOT_DRIVER_ROOT", default_value = "/")]
     pub driver_root: PathBuf,

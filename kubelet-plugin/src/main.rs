@@ -145,6 +145,7 @@ async fn run(args: Args) -> Result<(), Error> {
         driver: args.driver_name.clone(),
         pool: pool.clone(),
         node: args.node_name.clone(),
+        is_fenced: args.fence,
         snapshot: snapshot.clone(),
         published,
         lock: plugin_folder.join("publisher.lock"),

@@ -42,6 +42,8 @@ pub(crate) struct Publisher {
     pub pool: PoolName,
     /// This node.
     pub node: String,
+    /// Whether the controller allocates our devices, and kube-scheduler must not.
+    pub is_fenced: bool,
     /// The devices; none until the driver answers.
     pub snapshot: watch::Receiver<Option<Arc<Snapshot>>>,
     /// Whether the API shows them.
@@ -182,8 +184,9 @@ impl Publisher {
     async fn reconcile(&self, snapshot: &Snapshot, index: &mut Index) -> Result<(), ClusterError> {
         let (devices, _) = snapshot.inventory.devices();
         let owner = Owner { node: self.node.clone(), uid: index.owner_uid() };
-        let is_ready = snapshot.is_ready;
-        let mut pool = Pool { driver: self.driver.clone(), name: self.pool.clone(), owner, devices, is_ready };
+        let (is_ready, is_fenced) = (snapshot.is_ready, self.is_fenced);
+        let mut pool =
+            Pool { driver: self.driver.clone(), name: self.pool.clone(), owner, devices, is_ready, is_fenced };
         let existing = index.as_meant();
         if plan(&pool, &existing).is_empty() {
             return Ok(());
@@ -245,6 +248,7 @@ mod tests {
             owner: Owner { node: "node-0".to_owned(), uid: "uid".to_owned() },
             devices: vec![vec![device]],
             is_ready: true,
+            is_fenced: false,
         };
         let Some(Action::Create(wanted)) = plan(&pool, &[]).pop() else { panic!() };
         let mut stored = (*wanted).clone();

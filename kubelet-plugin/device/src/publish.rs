@@ -4,7 +4,7 @@
 //! makes no second slice.
 
 use aliquot_api::ids::{DriverName, PoolName};
-use aliquot_api::names::NOT_READY_TAINT;
+use aliquot_api::names::{FENCE_TAINT, FENCE_VALUE, NOT_READY_TAINT};
 use k8s_openapi::api::resource::v1::{Device, DeviceTaint, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
@@ -41,6 +41,8 @@ pub struct Pool {
     pub devices: Vec<Vec<Device>>,
     /// Whether the driver answers. If not, the devices stay, and nobody new gets one.
     pub is_ready: bool,
+    /// Whether the controller allocates the devices, and kube-scheduler must not.
+    pub is_fenced: bool,
 }
 
 /// A write, in the order in which it has to happen.
@@ -112,12 +114,9 @@ fn chunks(pool: &Pool) -> Vec<Vec<Device>> {
     let mut chunks = vec![Vec::new()];
     for group in &pool.devices {
         let mut devices = group.clone();
-        if !pool.is_ready {
-            let taint = DeviceTaint {
-                key: NOT_READY_TAINT.to_owned(),
-                effect: "NoSchedule".to_owned(),
-                ..DeviceTaint::default()
-            };
+        let not_ready = (!pool.is_ready).then(|| no_schedule(NOT_READY_TAINT, None));
+        let fence = pool.is_fenced.then(|| no_schedule(FENCE_TAINT, Some(FENCE_VALUE)));
+        for taint in not_ready.into_iter().chain(fence) {
             for device in &mut devices {
                 device.taints.get_or_insert_default().push(taint.clone());
             }
@@ -128,6 +127,15 @@ fn chunks(pool: &Pool) -> Vec<Vec<Device>> {
         }
     }
     chunks
+}
+
+fn no_schedule(key: &str, value: Option<&str>) -> DeviceTaint {
+    DeviceTaint {
+        key: key.to_owned(),
+        value: value.map(ToOwned::to_owned),
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }
 }
 
 fn is_shown(wanted: &ResourceSlice, old: &ResourceSlice) -> bool {
@@ -199,6 +207,7 @@ mod tests {
             owner: Owner { node: "node-0".to_owned(), uid: "uid-0".to_owned() },
             devices: (0..devices).map(|n| vec![device(n)]).collect(),
             is_ready: true,
+            is_fenced: false,
         }
     }
 
@@ -328,6 +337,32 @@ mod tests {
         pool.is_ready = true;
         reconcile(&pool, &mut slices);
         assert_eq!(taints(&slices), Vec::<String>::new());
+    }
+
+    #[test]
+    fn fenced_devices_say_so_beside_what_else_is_wrong_with_them() {
+        let mut sick = inventory(vec![gpu("1b", "GPU-a"), gpu("43", "GPU-b")]).devices().0;
+        sick[0][0].taints = Some(vec![no_schedule("aliquot.dev/unhealthy", Some("79"))]);
+        let mut pool = Pool { devices: sick, is_fenced: true, ..pool(0) };
+        let taints = |slices: &[ResourceSlice]| -> Vec<Vec<String>> {
+            let devices = slices.iter().flat_map(|slice| slice.spec.devices.iter().flatten());
+            let text = |taint: &DeviceTaint| {
+                format!("{}={}:{}", taint.key, taint.value.as_deref().unwrap_or_default(), taint.effect)
+            };
+            devices.map(|device| device.taints.iter().flatten().map(text).collect()).collect()
+        };
+        let (unhealthy, not_ready) =
+            ("aliquot.dev/unhealthy=79:NoSchedule", "aliquot.dev/driver-not-ready=:NoSchedule");
+        let fence = "aliquot.dev/allocated-by-controller=true:NoSchedule";
+        let mut slices = published(&pool);
+        assert_eq!(taints(&slices), [vec![unhealthy, fence], vec![fence]]);
+        assert_eq!(plan(&pool, &slices), []);
+        pool.is_ready = false;
+        reconcile(&pool, &mut slices);
+        assert_eq!(taints(&slices), [vec![unhealthy, not_ready, fence], vec![not_ready, fence]]);
+        (pool.is_ready, pool.is_fenced) = (true, false);
+        reconcile(&pool, &mut slices);
+        assert_eq!(taints(&slices), [vec![unhealthy], vec![]]);
     }
 
     #[test]
