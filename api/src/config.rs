@@ -2,7 +2,8 @@
 //! that isn't there.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::names::CONFIG_API_VERSION;
 
@@ -30,7 +31,11 @@ impl Config {
 #[serde(deny_unknown_fields)]
 pub struct GpuConfig {}
 
-/// Why opaque parameters are no config of ours.
+impl GpuConfig {
+    const FIELDS: [&str; 0] = [];
+}
+
+/// One thing that is wrong with opaque parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// Not an object.
@@ -57,7 +62,17 @@ pub enum ConfigError {
         /// What stands there.
         found: String,
     },
-    /// A field that the kind doesn't have, or a wrong value.
+    /// A field that the kind doesn't have.
+    #[error("field {field:?}: {kind} has no such field; it has {}", listed(.known))]
+    UnknownField {
+        /// The kind.
+        kind: String,
+        /// The field.
+        field: String,
+        /// The fields that it has.
+        known: &'static [&'static str],
+    },
+    /// A wrong value.
     #[error("{kind}: {reason}")]
     Content {
         /// The kind.
@@ -67,26 +82,79 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// The field of the parameters that is wrong, where it is one.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::NotAnObject { .. } | Self::Content { .. } => None,
+            Self::Missing { field } => Some(field),
+            Self::ApiVersion { .. } => Some("apiVersion"),
+            Self::Kind { .. } => Some("kind"),
+            Self::UnknownField { field, .. } => Some(field),
+        }
+    }
+}
+
+/// Why opaque parameters are no config of ours: everything that is wrong, at least one thing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct ConfigErrors(pub Vec<ConfigError>);
+
+impl From<ConfigError> for ConfigErrors {
+    fn from(error: ConfigError) -> Self {
+        Self(vec![error])
+    }
+}
+
+fn listed(known: &[&str]) -> String {
+    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+}
+
 /// Reads the opaque parameters of a config that is addressed to our driver.
-pub fn parse(parameters: &Value) -> Result<Config, ConfigError> {
+pub fn parse(parameters: &Value) -> Result<Config, ConfigErrors> {
     let Value::Object(object) = parameters else {
-        return Err(ConfigError::NotAnObject { found: json_type(parameters) });
+        return Err(ConfigError::NotAnObject { found: json_type(parameters) }.into());
     };
     let mut object = object.clone();
+    let mut errors = Vec::new();
     let mut take = |field: &'static str| match object.remove(field) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
         _ => Err(ConfigError::Missing { field }),
     };
-    let (api_version, kind) = (take("apiVersion")?, take("kind")?);
-    if api_version != CONFIG_API_VERSION {
-        return Err(ConfigError::ApiVersion { found: api_version });
+    match take("apiVersion") {
+        Ok(version) if version == CONFIG_API_VERSION => {}
+        Ok(found) => errors.push(ConfigError::ApiVersion { found }),
+        Err(error) => errors.push(error),
     }
-    let body = Value::Object(object);
-    let content = |error: serde_json::Error| ConfigError::Content { kind: kind.clone(), reason: error.to_string() };
-    match kind.as_str() {
-        "GpuConfig" => serde_json::from_value(body).map(Config::Gpu).map_err(content),
-        _ => Err(ConfigError::Kind { found: kind }),
+    let kind = take("kind").map_err(|error| errors.push(error)).ok();
+    let config = match kind.as_deref() {
+        Some(kind @ "GpuConfig") => read(kind, object, &GpuConfig::FIELDS, &mut errors).map(Config::Gpu),
+        Some(found) => {
+            errors.push(ConfigError::Kind { found: found.to_owned() });
+            None
+        }
+        None => None,
+    };
+    match config {
+        Some(config) if errors.is_empty() => Ok(config),
+        Some(_) | None => Err(ConfigErrors(errors)),
     }
+}
+
+/// Reads a kind's own fields. What is wrong is added to `errors`.
+fn read<T: DeserializeOwned>(
+    kind: &str,
+    mut object: Map<String, Value>,
+    known: &'static [&'static str],
+    errors: &mut Vec<ConfigError>,
+) -> Option<T> {
+    let unknown: Vec<String> = object.keys().filter(|field| !known.contains(&field.as_str())).cloned().collect();
+    for field in unknown {
+        object.remove(&field);
+        errors.push(ConfigError::UnknownField { kind: kind.to_owned(), field, known });
+    }
+    let content = |error: serde_json::Error| ConfigError::Content { kind: kind.to_owned(), reason: error.to_string() };
+    serde_json::from_value(Value::Object(object)).map_err(|error| errors.push(content(error))).ok()
 }
 
 fn json_type(value: &Value) -> &'static str {
@@ -141,6 +209,14 @@ mod tests {
             assert_eq!(parse(&parameters).unwrap_err().to_string(), message);
         }
         let unknown = json!({"apiVersion": "aliquot.dev/v1alpha1", "kind": "GpuConfig", "sharin": {}});
-        assert!(parse(&unknown).unwrap_err().to_string().starts_with("GpuConfig: unknown field `sharin`"));
+        let message = "field \"sharin\": GpuConfig has no such field; it has none";
+        assert_eq!(parse(&unknown).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_named_at_once() {
+        let parameters = json!({"apiVersion": "aliquot.dev/v2", "kind": "GpuConfig", "a": 1, "b": 2});
+        let errors = parse(&parameters).unwrap_err();
+        assert_eq!(errors.0.iter().map(ConfigError::field).collect::<Vec<_>>(), ["apiVersion", "a", "b"].map(Some));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use aliquot_api::config::{self, ConfigError};
+use aliquot_api::config::{self, ConfigErrors};
 use aliquot_api::ids::{DeviceName, DriverName, GpuUuid, PciAddress, PoolName};
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceAllocationConfiguration, DeviceRequestAllocationResult, ResourceClaim,
@@ -102,7 +102,7 @@ pub enum Refusal {
         /// The requests that it is for; none means all.
         requests: Vec<String>,
         /// What is wrong with it.
-        error: ConfigError,
+        error: ConfigErrors,
     },
     /// A config that nobody would ever read.
     #[error(

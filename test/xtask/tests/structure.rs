@@ -10,7 +10,8 @@ use std::process::Command;
 use serde_json::Value;
 
 /// No IO, no clock, no client: what they decide can be tested without any of it.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
+    "aliquot-admission",
     "aliquot-allocator",
     "aliquot-api",
     "aliquot-cel",
