@@ -50,6 +50,21 @@ fn is_label(text: &str) -> bool {
         && bytes.iter().all(|c| inside(*c) || *c == b'-')
 }
 
+/// An object in a namespace.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
 macro_rules! text_id {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal, $form:literal, $check:expr) => {
         $(#[$doc])*

@@ -36,6 +36,3 @@ pub const ALLOCATION_GATE: &str = "aliquot.dev/allocation";
 
 /// The condition of a pod that says whether its claims are allocated, and why not.
 pub const DEVICES_ALLOCATED: &str = "aliquot.dev/DevicesAllocated";
-
-/// Kubernetes' finalizer of claims that are allocated.
-pub const DELETE_PROTECTION: &str = "resource.kubernetes.io/delete-protection";

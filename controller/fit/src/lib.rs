@@ -11,7 +11,8 @@ mod selector;
 use std::fmt;
 
 pub use needs::Needs;
-pub use nodes::{Nodes, PodId};
+pub use nodes::Nodes;
+pub use selector::term_matches;
 
 /// Why a pod doesn't fit a node: the first thing that speaks against it.
 #[derive(Debug, Clone, PartialEq, Eq)]

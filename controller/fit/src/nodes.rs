@@ -3,23 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use aliquot_api::ids::ObjectName;
 use k8s_openapi::api::core::v1::{Node, NodeSpec, NodeStatus, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::needs::{ANY, Amounts, PODS, add, amounts};
 use crate::selector::{matches, tolerates};
 use crate::{Misfit, Needs};
-
-/// A pod, by namespace and name.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodId(String);
-
-impl PodId {
-    /// Names have no slashes.
-    pub fn new(namespace: &str, name: &str) -> Self {
-        Self([namespace, "/", name].concat())
-    }
-}
 
 /// What a pod takes of its node.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +24,7 @@ struct Room {
     /// What is known of the node itself; none if only pods are known that name it.
     node: Option<Arc<Node>>,
     allocatable: Amounts,
-    pods: BTreeMap<PodId, Taken>,
+    pods: BTreeMap<ObjectName, Taken>,
     taken: Amounts,
 }
 
@@ -42,7 +32,7 @@ struct Room {
 #[derive(Debug, Default)]
 pub struct Nodes {
     nodes: BTreeMap<String, Room>,
-    places: BTreeMap<PodId, String>,
+    places: BTreeMap<ObjectName, String>,
 }
 
 impl Nodes {
@@ -82,21 +72,21 @@ impl Nodes {
     }
 
     /// A pod runs on a node or is about to: what it needs is taken there, and nowhere else.
-    pub fn place(&mut self, pod: PodId, needs: &Needs, node: &str) {
+    pub fn place(&mut self, pod: &ObjectName, needs: &Needs, node: &str) {
         let taken = Taken { priority: needs.priority, resources: needs.resources.clone(), ports: needs.ports.clone() };
-        let is_known = |room: &Room| room.pods.get(&pod) == Some(&taken);
+        let is_known = |room: &Room| room.pods.get(pod) == Some(&taken);
         if self.nodes.get(node).is_some_and(is_known) {
             return;
         }
-        self.remove(&pod);
+        self.remove(pod);
         let room = self.nodes.entry(node.to_owned()).or_default();
         add(&mut room.taken, taken.resources.clone());
         room.pods.insert(pod.clone(), taken);
-        self.places.insert(pod, node.to_owned());
+        self.places.insert(pod.clone(), node.to_owned());
     }
 
     /// A pod takes nothing any more; whether it did.
-    pub fn remove(&mut self, pod: &PodId) -> bool {
+    pub fn remove(&mut self, pod: &ObjectName) -> bool {
         let Some(node) = self.places.remove(pod) else { return false };
         if let Some(room) = self.nodes.get_mut(&node)
             && let Some(taken) = room.pods.remove(pod)
@@ -141,7 +131,7 @@ impl Nodes {
                 return Err(Misfit::Taint(taint.key.clone()));
             }
             let is_selected = needs.selector.iter().all(|(key, value)| labels.get(key) == Some(value))
-                && needs.affinity.as_ref().is_none_or(|affinity| matches(affinity, name, labels));
+                && needs.affinity.as_ref().is_none_or(|affinity| matches(affinity, node));
             if !is_selected {
                 return Err(Misfit::Affinity);
             }

@@ -1,42 +1,87 @@
-//! Node selectors and tolerations, as the scheduler reads them for pods.
+//! Node selectors and tolerations, as the scheduler reads them.
 
-use std::collections::BTreeMap;
+use k8s_openapi::api::core::v1::{Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
 
-use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Taint, Toleration};
-
-/// One of the terms is enough; an empty one matches nothing, and so does one that can't be read.
-pub(crate) fn matches(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    selector.node_selector_terms.iter().any(|term| term_matches(term, name, labels))
+/// One of the terms is enough; one that can't be read matches nothing.
+pub(crate) fn matches(selector: &NodeSelector, node: &Node) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(node, term).unwrap_or(false))
 }
 
-fn term_matches(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
+/// Whether a node is what a term says, or what is wrong with the term. An empty one matches nothing.
+pub fn term_matches(node: &Node, term: &NodeSelectorTerm) -> Result<bool, String> {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
+    let mut all = !(expressions.is_empty() && fields.is_empty());
+    for requirement in expressions {
+        all &= label_matches(node, requirement)?;
     }
-    let field = |key: &str| (key == "metadata.name").then_some(name);
-    expressions.iter().all(|one| requirement_matches(one, labels.get(&one.key).map(String::as_str)))
-        && fields.iter().all(|one| requirement_matches(one, field(&one.key)))
+    for requirement in fields {
+        all &= field_matches(node, requirement)?;
+    }
+    Ok(all)
 }
 
-fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+fn label_matches(node: &Node, requirement: &NodeSelectorRequirement) -> Result<bool, String> {
     let values = requirement.values.as_deref().unwrap_or_default();
-    let is_in = value.is_some_and(|value| values.iter().any(|one| one == value));
-    let compare = |is: fn(i64, i64) -> bool| {
-        let than = values.first().and_then(|text| text.parse().ok());
-        let value = value.and_then(|text| text.parse().ok());
-        than.zip(value).is_some_and(|(than, value)| is(value, than))
-    };
-    match requirement.operator.as_str() {
-        "In" => is_in,
-        "NotIn" => !is_in,
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(|value, than| value > than),
-        "Lt" => compare(|value, than| value < than),
-        _ => false,
+    let key = &requirement.key;
+    if !is_label_key(key) {
+        return Err(format!("{key:?} is no label"));
     }
+    if let Some(value) = values.iter().find(|value| !is_label_value(value)) {
+        return Err(format!("{value:?} is no value of a label"));
+    }
+    let label = node.metadata.labels.as_ref().and_then(|labels| labels.get(key));
+    let is_in = || label.is_some_and(|label| values.contains(label));
+    match (requirement.operator.as_str(), values) {
+        ("In" | "NotIn", []) => Err(format!("{} of label {key} needs values", requirement.operator)),
+        ("In", _) => Ok(is_in()),
+        ("NotIn", _) => Ok(!is_in()),
+        ("Exists", []) => Ok(label.is_some()),
+        ("DoesNotExist", []) => Ok(label.is_none()),
+        ("Exists" | "DoesNotExist", _) => Err(format!("{} of label {key} takes no values", requirement.operator)),
+        ("Gt" | "Lt", [value]) => {
+            let value = number(value).ok_or_else(|| format!("{value:?} isn't a number to compare label {key} with"))?;
+            let label = label.and_then(|label| number(label));
+            Ok(label.is_some_and(|label| if requirement.operator == "Gt" { label > value } else { label < value }))
+        }
+        ("Gt" | "Lt", _) => Err(format!("{} of label {key} needs one value", requirement.operator)),
+        (other, _) => Err(format!("unknown operator {other:?} of label {key}")),
+    }
+}
+
+fn field_matches(node: &Node, requirement: &NodeSelectorRequirement) -> Result<bool, String> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let field = if requirement.key == "metadata.name" { name } else { "" };
+    match (requirement.operator.as_str(), requirement.values.as_deref().unwrap_or_default()) {
+        // A node without a name has no fields, and then they aren't looked at.
+        ("In", [value]) => Ok(name.is_empty() || field == value),
+        ("NotIn", [value]) => Ok(name.is_empty() || field != value),
+        ("In" | "NotIn", _) => Err(format!("{} of field {} needs one value", requirement.operator, requirement.key)),
+        (other, _) => Err(format!("unknown operator {other:?} of field {}", requirement.key)),
+    }
+}
+
+/// Rust takes the same numbers as Go here.
+fn number(text: &str) -> Option<i64> {
+    text.parse().ok()
+}
+
+fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.split_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let is_part = |part: &str| {
+        !part.is_empty()
+            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !part.starts_with('-')
+            && !part.ends_with('-')
+    };
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(|p| p.len() <= 253 && p.split('.').all(is_part))
+}
+
+fn is_label_value(value: &str) -> bool {
+    value.len() <= 63
+        && value.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+        && value.bytes().next().is_none_or(|b| b.is_ascii_alphanumeric())
+        && value.bytes().last().is_none_or(|b| b.is_ascii_alphanumeric())
 }
 
 /// Whether a toleration is for a taint.

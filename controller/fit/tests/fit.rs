@@ -2,7 +2,8 @@
 
 #![allow(clippy::panic, clippy::unwrap_used)]
 
-use aliquot_fit::{Misfit, Needs, Nodes, PodId};
+use aliquot_api::ids::ObjectName;
+use aliquot_fit::{Misfit, Needs, Nodes};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::{Value, json};
 
@@ -24,8 +25,8 @@ fn requests(requests: Value) -> Value {
     json!({ "containers": [{ "name": "c", "resources": { "requests": requests } }] })
 }
 
-fn id(name: &str) -> PodId {
-    PodId::new("ns", name)
+fn id(name: &str) -> ObjectName {
+    ObjectName { namespace: "ns".into(), name: name.into() }
 }
 
 fn nodes(change: impl FnOnce(&mut Value)) -> Nodes {
@@ -46,7 +47,7 @@ fn an_empty_pod_fits() {
 #[test]
 fn a_node_that_is_not_there_takes_nothing() {
     let mut nodes = nodes(|_| {});
-    nodes.place(id("x"), &needs(requests(json!({}))), "a");
+    nodes.place(&id("x"), &needs(requests(json!({}))), "a");
     nodes.delete_node("a");
     for name in ["a", "b"] {
         assert_eq!(nodes.check(&[&needs(requests(json!({})))], name), Err(Misfit::UnknownNode));
@@ -56,7 +57,7 @@ fn a_node_that_is_not_there_takes_nothing() {
 #[test]
 fn what_is_asked_has_to_be_left() {
     let mut nodes = nodes(|_| {});
-    nodes.place(id("x"), &needs(requests(json!({ "cpu": "1500m", "memory": "1Gi" }))), "a");
+    nodes.place(&id("x"), &needs(requests(json!({ "cpu": "1500m", "memory": "1Gi" }))), "a");
     let check = |nodes: &Nodes, cpu: &str| nodes.check(&[&needs(requests(json!({ "cpu": cpu })))], "a");
     assert_eq!(check(&nodes, "2500m"), Ok(()));
     assert_eq!(check(&nodes, "2501m"), short("cpu", 2501, 2500));
@@ -79,19 +80,19 @@ fn a_pod_counts_once_wherever_it_is_placed() {
     nodes.apply_node(&node("b", |_| {}));
     let whole = needs(requests(json!({ "cpu": "4" })));
     for name in ["a", "a", "b"] {
-        nodes.place(id("x"), &whole, name);
+        nodes.place(&id("x"), &whole, name);
     }
     assert_eq!(nodes.check(&[&whole], "a"), Ok(()));
     assert_eq!(nodes.check(&[&whole], "b"), short("cpu", 4000, 0));
     // Its size may change in place.
-    nodes.place(id("x"), &needs(requests(json!({ "cpu": "1" }))), "b");
+    nodes.place(&id("x"), &needs(requests(json!({ "cpu": "1" }))), "b");
     assert_eq!(nodes.check(&[&whole], "b"), short("cpu", 4000, 3000));
 }
 
 #[test]
 fn pods_are_known_before_their_node() {
     let mut nodes = Nodes::default();
-    nodes.place(id("x"), &needs(requests(json!({ "cpu": "4" }))), "a");
+    nodes.place(&id("x"), &needs(requests(json!({ "cpu": "4" }))), "a");
     assert!(nodes.apply_node(&node("a", |_| {})));
     assert_eq!(nodes.check(&[&needs(requests(json!({ "cpu": "1" })))], "a"), short("cpu", 1000, 0));
 }
@@ -134,8 +135,8 @@ fn who_has_less_priority_could_leave() {
         spec["priority"] = priority.into();
         needs(spec)
     };
-    nodes.place(id("low"), &with(1, "2"), "a");
-    nodes.place(id("high"), &with(5, "1"), "a");
+    nodes.place(&id("low"), &with(1, "2"), "a");
+    nodes.place(&id("high"), &with(5, "1"), "a");
     assert_eq!(nodes.check(&[&with(5, "3")], "a"), short("cpu", 3000, 1000));
     assert_eq!(nodes.check_with_preemption(&[&with(5, "3")], "a"), Ok(()));
     assert_eq!(nodes.check_with_preemption(&[&with(5, "4")], "a"), short("cpu", 4000, 3000));
@@ -214,7 +215,7 @@ fn a_port_of_the_host_is_had_once() {
         needs(json!({ "containers": [{ "name": "c", "ports": [port] }] }))
     };
     let mut nodes = nodes(|_| {});
-    nodes.place(id("x"), &with("10.0.0.1", "TCP"), "a");
+    nodes.place(&id("x"), &with("10.0.0.1", "TCP"), "a");
     for (ip, protocol, fits) in
         [("10.0.0.1", "TCP", false), ("", "TCP", false), ("10.0.0.2", "TCP", true), ("10.0.0.1", "UDP", true)]
     {

@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use aliquot_api::ids::ObjectName;
 use k8s_openapi::api::resource::v1::{
     AllocationResult, DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim, ResourceClaimSpec,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-
-use crate::ObjectName;
 
 /// Whose devices a claim asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

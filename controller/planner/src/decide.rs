@@ -4,15 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aliquot_allocator::{Limits, Outcome};
+use aliquot_allocator::{Limits, Outcome, Reasons};
+use aliquot_api::ids::ObjectName;
 use aliquot_api::reason::Reason;
-use aliquot_fit::Needs;
+use aliquot_fit::{Misfit, Needs};
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 
+use crate::Planner;
 use crate::claims::{Claim, Held, Whose, node_of};
 use crate::pods::{Gate, Pod, Retry, Use};
 use crate::verdict::{self, No, Verdict};
-use crate::{ObjectName, Planner};
 
 /// A scheduler that says the same again can't be seen. After this time it has tried, as far as one can know; if it hasn't, and binds
 /// the pod to the node of before, the pod is evicted.
@@ -174,8 +175,9 @@ impl Planner {
                 Look::Nothing
             };
         }
+        let pinned = pinned.map(str::to_owned);
         if open.is_empty() {
-            return self.look_at_allocated(name, pinned.map(str::to_owned), ours > 0);
+            return self.look_at_allocated(name, pinned, ours > 0);
         }
         if matches!(pod.gate, Gate::Others { .. }) {
             return Look::Waits(Verdict::new(
@@ -183,7 +185,6 @@ impl Planner {
                 "another scheduling gate than ours holds the pod back",
             ));
         }
-        let pinned = pinned.map(str::to_owned);
         if self.is_too_early(name, now) {
             return Look::Nothing;
         }
@@ -230,9 +231,8 @@ impl Planner {
             let message = format!("bound to node {node}, but its devices are on {pinned}");
             return Look::Do(Action::Evict { pod: name.clone(), uid: pod.uid.clone(), message });
         }
-        let is_gated = matches!(pod.gate, Gate::Ours | Gate::Others { ours: true });
         let is_told = has_ours && pod.told.is_some();
-        if pod.is_leaving || !(is_gated || is_told) {
+        if pod.is_leaving || !(pod.gate.has_ours() || is_told) {
             return Look::Nothing;
         }
         pod.is_leaving = true;
@@ -260,7 +260,7 @@ impl Planner {
         let publishers: BTreeSet<&str> = self.publishers.values().map(String::as_str).collect();
         let candidates = publishers.into_iter().filter(|node| fixed.is_none_or(|fixed| fixed == *node));
         let claims: Vec<ResourceClaim> = open.iter().map(|(name, claim)| claim.to_api(name)).collect();
-        let (mut fitting, mut nos, mut crowded) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut fitting, mut crowded) = (Vec::new(), Vec::new());
         for node in candidates {
             // A bound pod has its room already.
             match if pod.node.is_some() { Ok(()) } else { self.nodes.check(&sharers, node) } {
@@ -270,15 +270,12 @@ impl Planner {
         }
         // Where there is a node that fits, kube-scheduler would rather clear the allocation than make room elsewhere.
         if fitting.is_empty() {
-            crowded.retain(|(node, _)| {
-                let is_possible = self.nodes.check_with_preemption(&sharers, node).is_ok();
-                if is_possible {
-                    fitting.push(*node);
-                }
-                !is_possible
-            });
+            let can_be_made = |(node, _): &(&str, Misfit)| self.nodes.check_with_preemption(&sharers, node).is_ok();
+            let (roomy, full): (Vec<_>, Vec<_>) = crowded.into_iter().partition(can_be_made);
+            fitting.extend(roomy.into_iter().map(|(node, _)| node));
+            crowded = full;
         }
-        nos.extend(crowded.into_iter().map(|(_, misfit)| No::Fit(misfit)));
+        let mut nos: Vec<No> = crowded.into_iter().map(|(_, misfit)| No::Fit(misfit)).collect();
         let mut best = None;
         for node in fitting {
             let Some(api) = self.nodes.node(node) else { continue };
@@ -291,7 +288,7 @@ impl Planner {
                 }
                 Outcome::None(reasons) | Outcome::NodeError(reasons) => nos.push(No::Devices(reasons)),
                 // Too hard a question for this node; others may be easier.
-                Outcome::Timeout | Outcome::OutOfSteps => nos.push(No::Devices(aliquot_allocator::Reasons::default())),
+                Outcome::Timeout | Outcome::OutOfSteps => nos.push(No::Devices(Reasons::default())),
                 Outcome::Fatal(error) => return Err(Verdict::new(Reason::InvalidRequest, error.to_string())),
             }
         }
@@ -322,17 +319,13 @@ impl Planner {
     ) -> Action {
         let mut grants = Vec::new();
         for ((name, before), allocation) in open.into_iter().zip(allocations) {
-            let (allocation, held) = {
-                let allocation = Arc::new(allocation);
-                (Arc::clone(&allocation), Held::Decided(allocation))
-            };
+            let allocation = Arc::new(allocation);
+            let held = Held::Decided(Arc::clone(&allocation));
             self.exchange(&Held::Nothing, &held);
             if let Some(claim) = self.claims.get_mut(&name) {
                 claim.held = held;
             }
-            for user in self.users.get(&name).cloned().unwrap_or_default() {
-                self.settle(&user);
-            }
+            self.settle_users(&name);
             grants.push(Grant { claim: name, uid: before.uid, version: before.version, allocation });
         }
         Action::Allocate { pod: pod.clone(), node, grants }

@@ -18,12 +18,12 @@ mod slices;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use aliquot_allocator::{AllocatedState, Allocator, Features, Mode, Programs};
-use aliquot_fit::{Nodes, PodId};
+use aliquot_api::ids::ObjectName;
+use aliquot_fit::{Needs, Nodes};
 use k8s_openapi::api::core::v1::{Node, Pod as ApiPod};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 
@@ -33,21 +33,6 @@ pub use verdict::Verdict;
 use claims::{Claim, Classes, Held, Specs, node_of};
 use pods::{Pod, Rank, Retry, Shapes};
 use slices::Rules;
-
-/// An object in a namespace.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-impl fmt::Display for ObjectName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}/{}", self.namespace, self.name)
-    }
-}
 
 /// What is known of the cluster, and what is decided. One owner tells and asks.
 pub struct Planner {
@@ -209,8 +194,7 @@ impl Planner {
         let mut new = pods::read(pod, &mut self.shapes);
         if let Some(new) = &mut new {
             let before = self.pods.get(&name).filter(|before| before.uid == new.uid);
-            let is_gated = !matches!(new.gate, pods::Gate::None | pods::Gate::Others { ours: false });
-            new.is_leaving = is_gated && before.is_some_and(|before| before.is_leaving);
+            new.is_leaving = new.gate.has_ours() && before.is_some_and(|before| before.is_leaving);
             // A condition that changed is the scheduler's answer.
             new.retry =
                 before.filter(|before| before.attempt == new.attempt).map_or(Retry::None, |before| before.retry);
@@ -257,11 +241,8 @@ impl Planner {
 
     /// A pod without claims takes room, as long as it runs.
     fn settle_other(&mut self, pod: &ApiPod, name: &ObjectName) {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).filter(|node| !node.is_empty());
-        match node {
-            Some(node) if !pods::is_over(pod) => {
-                self.nodes.place(PodId::new(&name.namespace, &name.name), &aliquot_fit::Needs::of(pod), node);
-            }
+        match pods::bound_to(pod) {
+            Some(node) if !pods::is_over(pod) => self.nodes.place(name, &Needs::of(pod), node),
             Some(_) | None => self.leave_node(name),
         }
     }
@@ -273,15 +254,14 @@ impl Planner {
             let mut held = pod.known_claims().filter_map(|claim| self.claims.get(claim)?.held.allocation());
             held.find_map(|allocation| node_of(allocation))
         };
-        let id = PodId::new(&name.namespace, &name.name);
-        match pod.node.as_deref().or_else(pinned).map(str::to_owned) {
-            Some(node) => self.nodes.place(id, &pod.needs, &node),
+        match pod.node.as_deref().or_else(pinned) {
+            Some(node) => self.nodes.place(name, &pod.needs, node),
             None => self.leave_node(name),
         }
     }
 
     fn leave_node(&mut self, name: &ObjectName) {
-        if self.nodes.remove(&PodId::new(&name.namespace, &name.name)) {
+        if self.nodes.remove(name) {
             self.more_is_possible();
         }
     }
@@ -323,13 +303,19 @@ impl Planner {
     }
 
     fn claim_changed(&mut self, name: ObjectName) {
-        for user in self.users.get(&name).cloned().unwrap_or_default() {
-            self.settle(&user);
-            if let Some(pod) = self.pods.get(&user) {
-                self.pods_to_do.insert(pod.rank(&user));
+        self.settle_users(&name);
+        for user in self.users.get(&name).into_iter().flatten() {
+            if let Some(pod) = self.pods.get(user) {
+                self.pods_to_do.insert(pod.rank(user));
             }
         }
         self.claims_to_do.insert(name);
+    }
+
+    fn settle_users(&mut self, claim: &ObjectName) {
+        for user in self.users.get(claim).cloned().unwrap_or_default() {
+            self.settle(&user);
+        }
     }
 
     /// Somebody took an allocation away, as the scheduler does where no node fits. Were the claim moved before the scheduler has

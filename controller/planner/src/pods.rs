@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use aliquot_api::ids::ObjectName;
 use aliquot_api::names::{ALLOCATION_GATE, DEVICES_ALLOCATED};
 use aliquot_api::reason::Reason;
 use aliquot_fit::Needs;
 use k8s_openapi::api::core::v1::{Pod as ApiPod, PodCondition};
-
-use crate::ObjectName;
 
 /// The order in which pods are looked at: priority, then age.
 pub(crate) type Rank = (Reverse<i32>, i64, ObjectName);
@@ -24,6 +23,17 @@ pub(crate) enum Gate {
     Ours,
     /// Gates of others, with ours or without.
     Others { ours: bool },
+}
+
+impl Gate {
+    /// Whether ours is among them.
+    pub(crate) fn has_ours(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::Ours => true,
+            Self::Others { ours } => ours,
+        }
+    }
 }
 
 /// Whether the scheduler has to try a pod before its claims are allocated anew.
@@ -143,7 +153,7 @@ pub(crate) fn read(pod: &ApiPod, shapes: &mut Shapes) -> Option<Pod> {
         shape: shapes.number(pod),
         claims: claims.collect(),
         gate,
-        node: spec.node_name.clone().filter(|node| !node.is_empty()),
+        node: bound_to(pod).map(str::to_owned),
         is_started: status.is_some_and(|status| status.start_time.is_some()),
         is_deleted: pod.metadata.deletion_timestamp.is_some(),
         created: pod.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second()),
@@ -152,6 +162,11 @@ pub(crate) fn read(pod: &ApiPod, shapes: &mut Shapes) -> Option<Pod> {
         attempt: conditions.iter().find(|one| one.type_ == "PodScheduled").cloned(),
         retry: Retry::None,
     })
+}
+
+/// The node that a pod is bound to.
+pub(crate) fn bound_to(pod: &ApiPod) -> Option<&str> {
+    pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
 /// Whether a pod needs nothing any more.

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use aliquot_allocator::{Features, Limits};
+use aliquot_api::ids::ObjectName;
 use aliquot_api::names::{ALLOCATION_GATE, DEVICES_ALLOCATED, FENCE_TAINT, FENCE_VALUE};
 use aliquot_api::reason::Reason;
-use aliquot_planner::{Action, ObjectName, Planner};
+use aliquot_planner::{Action, Planner};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice};
 use proptest::prelude::*;
@@ -48,6 +49,32 @@ impl World {
         let mut world = Self { planner, objects, version: 0, now: Duration::ZERO, log: Vec::new() };
         world.class("gpu", &format!("device.driver == '{DRIVER}'"));
         world
+    }
+
+    /// Nodes, each with that many GPUs and CPUs.
+    fn with(nodes: &[(&str, usize, usize)]) -> Self {
+        let mut world = Self::new();
+        for (name, gpus, cpus) in nodes {
+            world.node(name, *gpus, *cpus);
+        }
+        world
+    }
+
+    /// The same, and the pod p, which waits for the claim c of one GPU.
+    fn with_waiting(nodes: &[(&str, usize, usize)]) -> Self {
+        let mut world = Self::with(nodes);
+        world.claim("c", 1);
+        world.pod("p", &["c"]);
+        world
+    }
+
+    /// Somebody takes a field out of a claim's status, if it is there.
+    fn take_out(&mut self, claim: &str, field: &str) {
+        self.change("claim", claim, |claim| {
+            if let Some(status) = claim["status"].as_object_mut() {
+                status.remove(field);
+            }
+        });
     }
 
     fn class(&mut self, name: &str, expression: &str) {
@@ -209,9 +236,7 @@ impl World {
             }
             Action::Free { claim, .. } => {
                 self.log.push(format!("free {}", claim.name));
-                self.change("claim", &claim.name, |claim| {
-                    claim["status"].as_object_mut().unwrap().remove("allocation");
-                });
+                self.take_out(&claim.name, "allocation");
             }
             Action::Evict { pod, message, .. } => self.log.push(format!("evict {}: {message}", pod.name)),
             Action::Tell { pod, verdict, .. } => {
@@ -264,10 +289,7 @@ impl World {
 
 #[test]
 fn a_pod_gets_its_devices_and_then_goes() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
-    world.claim("c", 1);
-    world.pod("p", &["c"]);
+    let mut world = World::with_waiting(&[("a", 1, 8)]);
     assert_eq!(world.run(), ["c for p on a", "go p"]);
     assert_eq!(world.held()["c"], ["a/gpu-0"]);
     assert_eq!(world.run(), [""; 0]);
@@ -275,16 +297,14 @@ fn a_pod_gets_its_devices_and_then_goes() {
 
 #[test]
 fn nobody_gets_a_claim_that_no_pod_uses() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     world.claim("c", 1);
     assert_eq!(world.run(), [""; 0]);
 }
 
 #[test]
 fn a_taint_of_a_rule_counts_even_if_it_looks_like_the_fence() {
-    let mut world = World::new();
-    world.node("a", 2, 8);
+    let mut world = World::with(&[("a", 2, 8)]);
     let rule = json!({
         "metadata": { "name": "r" },
         "spec": {
@@ -308,8 +328,7 @@ fn only_the_exact_fence_is_passed_over() {
         (FENCE_TAINT, FENCE_VALUE, "NoExecute"),
         ("example.com/other", FENCE_VALUE, "NoSchedule"),
     ] {
-        let mut world = World::new();
-        world.node("a", 1, 8);
+        let mut world = World::with(&[("a", 1, 8)]);
         world.slice("a", 1, json!({ "key": key, "value": value, "effect": effect }));
         world.claim("c", 1);
         world.pod("p", &["c"]);
@@ -319,20 +338,14 @@ fn only_the_exact_fence_is_passed_over() {
 
 #[test]
 fn a_pod_goes_where_the_rest_of_it_fits() {
-    let mut world = World::new();
-    world.node("a", 1, 0);
-    world.node("b", 8, 8);
-    world.claim("c", 1);
-    world.pod("p", &["c"]);
+    let mut world = World::with_waiting(&[("a", 1, 0), ("b", 8, 8)]);
     // a would be the better place for a single GPU.
     assert_eq!(world.run(), ["c for p on b", "go p"]);
 }
 
 #[test]
 fn no_node_is_taken_where_others_would_have_to_leave_while_another_has_room() {
-    let mut world = World::new();
-    world.node("a", 1, 1);
-    world.node("b", 1, 1);
+    let mut world = World::with(&[("a", 1, 1), ("b", 1, 1)]);
     world.pod_with("low", &[], |pod| {
         pod["spec"]["nodeName"] = "a".into();
         pod["spec"].as_object_mut().unwrap().remove("resourceClaims");
@@ -351,8 +364,7 @@ fn no_node_is_taken_where_others_would_have_to_leave_while_another_has_room() {
 
 #[test]
 fn who_waits_is_told_why_once_and_that_it_is_over() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     for (claim, pod) in [("c", "p"), ("d", "q")] {
         world.claim(claim, 1);
         world.pod(pod, &[claim]);
@@ -363,9 +375,7 @@ fn who_waits_is_told_why_once_and_that_it_is_over() {
     assert_eq!(world.run(), [""; 0], "the same reason again");
     world.start("p", "a");
     world.delete("pod", "p");
-    world.change("claim", "c", |claim| {
-        claim["status"].as_object_mut().unwrap().remove("reservedFor");
-    });
+    world.take_out("c", "reservedFor");
     assert_eq!(world.run(), ["free c", "d for q on a", "go q"]);
     assert_eq!(world.get("pod", "q")["status"], json!({ "phase": "Pending" }));
 }
@@ -401,9 +411,7 @@ fn reasons_name_what_is_wrong() {
             "claim ns/c: \"device.nonsense\" is no valid expression",
         ),
     ] {
-        let mut world = World::new();
-        world.node("a", 2, 8);
-        world.node("b", 3, 8);
+        let mut world = World::with(&[("a", 2, 8), ("b", 3, 8)]);
         world.claim_of("c", requests);
         world.pod("p", &["c"]);
         let log = world.run();
@@ -414,8 +422,7 @@ fn reasons_name_what_is_wrong() {
 
 #[test]
 fn others_claims_are_left_alone_and_mixed_ones_are_refused() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     world.class("nic", "device.driver == 'nic.example.com'");
     let ask = |class: &str| json!({ "name": class, "exactly": { "deviceClassName": class, "count": 1, "allocationMode": "ExactCount" } });
     world.claim_of("theirs", json!([ask("nic")]));
@@ -434,8 +441,7 @@ fn others_claims_are_left_alone_and_mixed_ones_are_refused() {
 
 #[test]
 fn pods_that_others_hold_back_hold_nothing() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     world.claim("c", 1);
     let gates = |pod: &mut Value| {
         pod["spec"]["schedulingGates"] = json!([{ "name": ALLOCATION_GATE }, { "name": "example.com/x" }]);
@@ -448,8 +454,7 @@ fn pods_that_others_hold_back_hold_nothing() {
 
 #[test]
 fn a_pod_waits_for_the_claim_of_its_template() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     world.pod_with("p", &[], |pod| {
         pod["spec"]["resourceClaims"] = json!([{ "name": "gpu", "resourceClaimTemplateName": "t" }]);
     });
@@ -463,9 +468,7 @@ fn a_pod_waits_for_the_claim_of_its_template() {
 
 #[test]
 fn all_that_share_a_claim_have_to_fit() {
-    let mut world = World::new();
-    world.node("a", 1, 2);
-    world.node("b", 1, 3);
+    let mut world = World::with(&[("a", 1, 2), ("b", 1, 3)]);
     world.claim("shared", 1);
     for pod in ["p", "q", "r"] {
         world.pod(pod, &["shared"]);
@@ -475,9 +478,7 @@ fn all_that_share_a_claim_have_to_fit() {
 
 #[test]
 fn a_pod_that_is_bound_already_gets_devices_there() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
-    world.node("b", 1, 0);
+    let mut world = World::with(&[("a", 1, 8), ("b", 1, 0)]);
     world.claim("c", 1);
     world.pod_with("p", &["c"], |pod| {
         pod["spec"]["nodeName"] = "b".into();
@@ -488,11 +489,7 @@ fn a_pod_that_is_bound_already_gets_devices_there() {
 
 #[test]
 fn a_pod_on_another_node_than_its_devices_is_evicted_once() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
-    world.node("b", 0, 8);
-    world.claim("c", 1);
-    world.pod("p", &["c"]);
+    let mut world = World::with_waiting(&[("a", 1, 8), ("b", 0, 8)]);
     world.run();
     world.change("pod", "p", |pod| pod["spec"]["nodeName"] = "b".into());
     assert_eq!(world.run(), ["evict p: bound to node b, but its devices are on a"]);
@@ -500,11 +497,7 @@ fn a_pod_on_another_node_than_its_devices_is_evicted_once() {
 
 #[test]
 fn a_running_pod_is_never_evicted() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
-    world.node("b", 0, 8);
-    world.claim("c", 1);
-    world.pod("p", &["c"]);
+    let mut world = World::with_waiting(&[("a", 1, 8), ("b", 0, 8)]);
     world.run();
     world.start("p", "b");
     assert_eq!(world.run(), [""; 0]);
@@ -513,14 +506,9 @@ fn a_running_pod_is_never_evicted() {
 #[test]
 fn what_the_scheduler_cleared_is_allocated_anew_when_it_has_tried_again() {
     let cleared = || {
-        let mut world = World::new();
-        world.node("a", 1, 8);
-        world.claim("c", 1);
-        world.pod("p", &["c"]);
+        let mut world = World::with_waiting(&[("a", 1, 8)]);
         world.run();
-        world.change("claim", "c", |claim| {
-            claim["status"].as_object_mut().unwrap().remove("allocation");
-        });
+        world.take_out("c", "allocation");
         assert_eq!(world.run(), [""; 0], "the scheduler may still bind to the node of before");
         world
     };
@@ -538,9 +526,7 @@ fn what_the_scheduler_cleared_is_allocated_anew_when_it_has_tried_again() {
 
 #[test]
 fn a_half_written_pod_is_completed_or_taken_back_by_the_next_leader() {
-    let mut world = World::new();
-    world.node("a", 2, 8);
-    world.node("b", 3, 8);
+    let mut world = World::with(&[("a", 2, 8), ("b", 3, 8)]);
     world.claim("c", 1);
     world.claim("d", 1);
     world.pod("p", &["c", "d"]);
@@ -569,10 +555,7 @@ fn a_half_written_pod_is_completed_or_taken_back_by_the_next_leader() {
 
 #[test]
 fn a_write_that_failed_is_decided_again() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
-    world.claim("c", 1);
-    world.pod("p", &["c"]);
+    let mut world = World::with_waiting(&[("a", 1, 8)]);
     assert!(matches!(world.decide(), Some(Action::Allocate { .. })));
     assert_eq!(world.decide(), None, "it is under way");
     world.planner.not_written(&name("c"), "uid of c");
@@ -581,8 +564,7 @@ fn a_write_that_failed_is_decided_again() {
 
 #[test]
 fn late_news_change_nothing() {
-    let mut world = World::new();
-    world.node("a", 1, 8);
+    let mut world = World::with(&[("a", 1, 8)]);
     world.claim("c", 1);
     let before = world.get("claim", "c").clone();
     world.pod("p", &["c"]);
@@ -657,11 +639,7 @@ proptest! {
                 Step::Delete(index) if index < pods.len() => {
                     let pod = pods.remove(index);
                     world.delete("pod", &pod);
-                    world.change("claim", &pod, |claim| {
-                        if let Some(status) = claim["status"].as_object_mut() {
-                            status.remove("reservedFor");
-                        }
-                    });
+                    world.take_out(&pod, "reservedFor");
                 }
                 Step::Start(index) if index < pods.len() => {
                     let held = world.held();
@@ -701,11 +679,7 @@ proptest! {
         }
         for pod in pods {
             world.delete("pod", &pod);
-            world.change("claim", &pod, |claim| {
-                if let Some(status) = claim["status"].as_object_mut() {
-                    status.remove("reservedFor");
-                }
-            });
+            world.take_out(&pod, "reservedFor");
         }
         world.run();
         prop_assert!(world.held().values().all(Vec::is_empty), "left: {:?}", world.held());
